@@ -1,0 +1,5 @@
+"""``python -m sweep``."""
+
+from sweep.cli.main import main
+
+main()

@@ -1,0 +1,75 @@
+"""The command group. Commands live in modules of their own and are imported only when used, so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from sweep import __version__
+from sweep.errors import SweepError
+
+# name -> (module, attribute, one line of help). The help stands here so that `sweep --help` imports nothing else.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "start": ("sweep.cli.run", "start", "Start a study from a search-space YAML."),
+    "resume": ("sweep.cli.run", "resume", "Carry on a study that was stopped or killed."),
+    "stop": ("sweep.cli.run", "stop", "Ask a running study to stop, from another terminal."),
+    "status": ("sweep.cli.status", "status", "How a study is doing: counts, hosts, best so far."),
+    "ls": ("sweep.cli.status", "ls", "List the studies in the database."),
+    "best": ("sweep.cli.query", "best", "The best configurations against the baseline."),
+    "pareto": ("sweep.cli.query", "pareto", "The Pareto front over the objectives."),
+    "show": ("sweep.cli.query", "show", "One trial with its launches, blocks and evidence."),
+    "logs": ("sweep.cli.query", "logs", "A trial's server log."),
+    "command": ("sweep.cli.query", "command", "The exact launch command of a trial, quoted."),
+    "export": ("sweep.cli.query", "export", "Write a study as csv, json or parquet."),
+    "rm": ("sweep.cli.query", "rm", "Delete a study from the database."),
+    "plan": ("sweep.cli.plan", "plan", "What a search space would run, launching nothing."),
+    "init": ("sweep.cli.plan", "init", "Write a search-space YAML, also from a launch command."),
+    "doctor": ("sweep.cli.hosts", "doctor", "Check hosts, GPUs, engine, model, drafter and this installation."),
+    "ps": ("sweep.cli.hosts", "ps", "What of ours runs on a host."),
+    "clean": ("sweep.cli.hosts", "clean", "End what of ours runs on a host."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sweep")
+def cli() -> None:
+    """Find the speculative-decoding configuration that pays, and say how sure that is."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: errors of ours become one message on stderr and their documented exit code."""
+    try:
+        cli.main(args=argv, prog_name="sweep", standalone_mode=False)
+    except SweepError as error:
+        click.echo(f"sweep: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("sweep: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)

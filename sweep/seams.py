@@ -1,0 +1,147 @@
+"""The borders of the system: small protocols, owned by their consumers.
+
+An engine knows flags, log lines and HTTP answers, never hosts. A transport knows how to reach a host, never flags.
+``launchers.servers`` runs any engine's LaunchSpec over any transport. Each seam has a contract test class in tests/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sweep.model import (
+    ArmConfig,
+    Diagnosis,
+    Drafter,
+    Effective,
+    FlagValue,
+    LaunchSpec,
+    Phase,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A finished short command on a host."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Transport(Protocol):
+    """Reaches one host. Implementations: ``launchers.hosts.ssh``, ``launchers.hosts.local``.
+
+    Every method raises ``HostError`` (and nothing else) when the host cannot be reached; commands that merely fail
+    are values. Implementations are thread-safe.
+    """
+
+    name: str
+    kind: str
+
+    def connect(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 30.0, stdin: bytes = b"") -> Completed:
+        """Run a short command; argv is quoted by the transport, never by the caller."""
+        ...
+
+    def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        """Write a file atomically, making parent directories (0700)."""
+        ...
+
+    def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        """Read part of a file; a missing file raises FileNotFoundError."""
+        ...
+
+    def forward(self, port: int) -> AbstractContextManager[str]:
+        """Make the host's loopback port reachable: yields a base URL such as ``http://127.0.0.1:41234``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What an engine has learnt from a server's log so far."""
+
+    phase: Phase = Phase.START
+    ready: bool = False
+    slow_ok: bool = False  # a long step that may take many minutes without output (JIT compilation)
+    flags: Mapping[str, str] = field(default_factory=dict)  # flag -> evidence line, since the last reset
+    fatal: str | None = None  # a line after which the server will not become ready though it may not exit
+
+
+@dataclass(frozen=True, slots=True)
+class HostTools:
+    """Files an engine needs on every host (relative path below our base directory -> content) and how to ask
+    for GPUs there. ``gpu_query`` is argv of an ``nvidia-smi``; tokens ``@PYTHON@`` and ``@BASE@`` are replaced."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    gpu_query: tuple[str, ...] = ("nvidia-smi",)
+
+
+class HttpGet(Protocol):
+    """``get(path)`` / ``post(path, json)`` against the server; returns (status, body). Raises OSError on no answer."""
+
+    def __call__(self, method: str, path: str, json: Any = None) -> tuple[int, bytes]: ...
+
+
+class Engine(Protocol):
+    """One inference engine. Pure where it says pure; nothing here touches a host."""
+
+    name: str
+
+    def tools(self, gpus: int) -> HostTools: ...
+
+    def version_command(self, python: str) -> tuple[str, ...]:
+        """argv that prints the engine's version on a host."""
+        ...
+
+    def launch_spec(
+        self,
+        arm: ArmConfig,
+        *,
+        model: Mapping[str, Any],
+        drafters: Mapping[str, Drafter],
+        server_args: Mapping[str, FlagValue],
+        env: Mapping[str, str],
+        secret_env: Mapping[str, str],
+        version: str,
+        gpus: tuple[int, ...],
+    ) -> LaunchSpec:
+        """Pure. argv for this version; the API key goes through a 0600 config file."""
+        ...
+
+    def log_state(self) -> Callable[[str], LogState]:
+        """A fresh reader: feed it log lines in order, it returns what is known so far."""
+        ...
+
+    def diagnose(
+        self, log_lines: Sequence[str], *, exit_code: int | None, phase: Phase, timed_out: bool, arm: ArmConfig
+    ) -> Diagnosis:
+        """Pure. Why a server died, hung or never became ready."""
+        ...
+
+    def ready(self, http: HttpGet) -> bool:
+        """After the ready line: does the server answer as ready (``/ready``, else ``/health_generate``)?"""
+        ...
+
+    def effective(
+        self, http: HttpGet, arm: ArmConfig, drafters: Mapping[str, Drafter]
+    ) -> tuple[Effective, dict[str, Any]]:
+        """Read back what runs; second value is the redacted server_info for the row."""
+        ...
+
+    def reset(self, http: HttpGet) -> None:
+        """Flush the prefix cache; raises RuntimeError with the server's words if it would not."""
+        ...
+
+    def abort_all(self, http: HttpGet) -> None: ...
+
+
+class Listener(Protocol):
+    """Watches a study. May not change anything."""
+
+    def on_event(self, event: Mapping[str, Any]) -> None: ...
