@@ -454,7 +454,11 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClientHealth:
-    """What the client itself cost. ``lag_p99_s`` is how late its event loop woke; ``cpu_share`` of one core."""
+    """What the client itself cost. ``lag_p99_s`` is how late its event loop woke; ``cpu_share`` of one core.
+
+    ``prompt_format`` says how prompts were put to the server: ``chat_template`` (token ids by the server's template),
+    ``plain_text`` (role markers, the server has no tokenizer endpoint) or ``chat_endpoint``.
+    """
 
     lag_p50_s: float
     lag_p99_s: float
@@ -462,6 +466,7 @@ class ClientHealth:
     chunks: int
     rtt_s: float | None = None
     path_capacity_chunks_per_s: float | None = None
+    prompt_format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

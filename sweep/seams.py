@@ -45,8 +45,17 @@ class Transport(Protocol):
 
     def close(self) -> None: ...
 
-    def run(self, argv: Sequence[str], *, timeout_s: float = 30.0, stdin: bytes = b"") -> Completed:
-        """Run a short command; argv is quoted by the transport, never by the caller."""
+    def rtt_s(self) -> float:
+        """Round-trip time to the host in seconds, the least of a few; 0 where there is no network between."""
+        ...
+
+    def run(
+        self, argv: Sequence[str], *, timeout_s: float = 30.0, stdin: bytes = b"", idempotent: bool = False
+    ) -> Completed:
+        """Run a short command; argv is quoted by the transport, never by the caller.
+
+        Only an ``idempotent`` command is run again when the connection broke after it may have started.
+        """
         ...
 
     def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:

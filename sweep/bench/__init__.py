@@ -1,0 +1,1 @@
+"""The benchmark worker: prompts, the streaming client, and what it records."""

@@ -1,0 +1,34 @@
+# The two commands of the README are `make demo` and `make test`; both create .venv themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_DB := .demo/sweep.db
+
+.PHONY: demo test lint check clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	touch $@
+
+# The main job without a GPU: real Ray, real server processes, simulated engine.
+demo: $(VENV)/.installed
+	rm -rf .demo && mkdir -p .demo
+	$(BIN)/sweep start search_spaces/eagle3.yaml --simulate --db sqlite:///$(DEMO_DB)
+	$(BIN)/sweep best --db sqlite:///$(DEMO_DB)
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
+
+check: lint test
+
+clean:
+	rm -rf $(VENV) .demo dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

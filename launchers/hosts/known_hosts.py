@@ -1,0 +1,77 @@
+"""Is the server the one we know? Unknown and changed keys are refused with the command that would mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import paramiko
+
+from sweep.errors import HostError
+
+# A key of one type is offered under several signature algorithms; the file knows the type alone.
+_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+
+
+class KnownHosts:
+    """The keys that a list of known_hosts files has for one server. Read anew for every connection."""
+
+    def __init__(self, name: str, files: Sequence[Path]) -> None:
+        self.name = name
+        self.files = tuple(files)
+        self._keys: dict[str, list[paramiko.PKey]] = {}
+        self._revoked: list[paramiko.PKey] = []
+        for path in self.files:
+            self._load(path)
+
+    def _load(self, path: Path) -> None:
+        try:
+            lines = path.read_text(errors="replace").splitlines()
+        except OSError:
+            return
+        for number, line in enumerate(lines, 1):
+            text = line.strip()
+            marker = ""
+            if text.startswith("@"):
+                marker, _, text = text.partition(" ")
+            if not text or text.startswith("#") or marker == "@cert-authority":
+                continue
+            try:
+                entry = paramiko.hostkeys.HostKeyEntry.from_line(text, number)
+            except paramiko.SSHException:  # a broken line hides no other
+                continue
+            if entry is None or entry.key is None or entry.hostnames is None:
+                continue
+            if not paramiko.HostKeys()._hostname_matches(self.name, entry):  # type: ignore[attr-defined]  # hashed names
+                continue
+            if marker == "@revoked":
+                self._revoked.append(entry.key)
+            else:
+                self._keys.setdefault(entry.key.get_name(), []).append(entry.key)
+
+    def prefer(self, offered: Sequence[str]) -> list[str]:
+        """Host-key algorithms in an order that makes the server show a key we know."""
+        known = [a for kind in self._keys for a in _ALGORITHMS.get(kind, (kind,)) if a in offered]
+        return known + [a for a in offered if a not in known]
+
+    def check(self, key: paramiko.PKey, *, hostname: str, port: int) -> None:
+        """Raise HostError unless ``key`` is known for the server."""
+        place = self.files[0]
+        if key in self._revoked:
+            raise HostError(f"{self.name}: the server's key {key.fingerprint} is marked @revoked in known_hosts")
+        known = [k for keys in self._keys.values() for k in keys]
+        if key in known:
+            return
+        if known:
+            expected = ", ".join(f"{k.get_name()} {k.fingerprint}" for k in known)
+            raise HostError(
+                f"{self.name}: the server's key has changed: it shows {key.get_name()} {key.fingerprint}, known is "
+                f"{expected}. Someone may be listening in, or the machine was set up anew. If you are sure of the "
+                f"latter: ssh-keygen -f {place} -R '{self.name}'"
+            )
+        port_option = "" if port == 22 else f"-p {port} "
+        raise HostError(
+            f"{self.name}: the server's key is not known ({key.get_name()} {key.fingerprint}; looked in "
+            f"{', '.join(str(f) for f in self.files)}). After comparing the fingerprint add it: "
+            f"ssh-keyscan {port_option}{hostname} >> {place}"
+        )

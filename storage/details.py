@@ -1,0 +1,242 @@
+"""Answers about one study or one trial: status, list of studies, a trial in full, its log and its launch command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from storage import schema
+from storage.queries import best
+from storage.records import LaunchRow, StudyRow, TrialRow
+from storage.store import Store
+from sweep.errors import UsageError
+from sweep.model import Role, Stage
+
+
+def status(store: Store, study: StudyRow) -> dict[str, Any]:
+    """{study, state, counts, launches: {search, total}, hosts}. A search launch measures a candidate for the search."""
+    table = schema.launches
+    query = sa.select(table.c.stage, table.c.role, sa.func.count()).where(table.c.study_id == study.id)
+    with store.database.read() as connection:
+        launched = connection.execute(query.group_by(table.c.stage, table.c.role)).all()
+    running = {launch.host: launch for launch in store.launches(study.id, open_only=True)}
+    return {
+        "study": study.name,
+        "simulated": study.simulated,
+        "state": study.state.value,
+        "stop_requested": study.stop_requested,
+        "created_at": study.created_at,
+        "finished_at": study.finished_at,
+        "controller": study.controller,
+        "heartbeat_at": study.heartbeat_at,
+        "counts": counts(store, study.id),
+        "launches": {
+            "search": sum(n for stage, role, n in launched if (stage, role) == (Stage.SEARCH, Role.CANDIDATE)),
+            "total": sum(n for _, _, n in launched),
+        },
+        "hosts": [
+            {"name": host.name, "kind": host.kind, "state": host.state.value, "note": host.note}
+            | _doing(running.get(host.name))
+            for host in store.hosts(study.id)
+        ],
+    }
+
+
+def summary(store: Store, study: StudyRow) -> dict[str, Any]:
+    """What `start` and `resume` end with: {study, state, counts, best}."""
+    answer = best(store, study)
+    return {
+        "study": study.name,
+        "simulated": study.simulated,
+        "state": study.state.value,
+        "counts": counts(store, study.id),
+        **{key: answer[key] for key in ("objective", "baseline", "beats_baseline", "best")},
+    }
+
+
+def counts(store: Store, study_id: int) -> dict[str, int]:
+    """Trials by verdict, and by state where they have none yet; only what occurs."""
+    table = schema.trials
+    word = sa.func.coalesce(table.c.verdict, table.c.state)
+    query = sa.select(word, sa.func.count()).where(table.c.study_id == study_id).group_by(word).order_by(word)
+    with store.database.read() as connection:
+        return {str(name): int(count) for name, count in connection.execute(query)}
+
+
+def _doing(launch: LaunchRow | None) -> dict[str, Any]:
+    if launch is None:
+        return {"phase": None, "launch": None, "trial": None, "arm": None, "since": None}
+    phase = launch.phase.value if launch.phase else launch.state.value
+    since = launch.ready_at or launch.started_at or launch.begun_at
+    return {
+        "phase": phase,
+        "launch": launch.id,
+        "trial": launch.trial,
+        "arm": launch.config.label(),
+        "stage": launch.stage.value,
+        "since": since,
+    }
+
+
+def studies(store: Store) -> list[dict[str, Any]]:
+    """All studies, the newest first."""
+    return [
+        {
+            "study": study.name,
+            "simulated": study.simulated,
+            "state": study.state.value,
+            "engine": study.engine,
+            "created_at": study.created_at,
+            "finished_at": study.finished_at,
+            "counts": counts(store, study.id),
+        }
+        for study in store.studies()
+    ]
+
+
+def find_trial(store: Store, study: StudyRow, number: int) -> TrialRow:
+    """Raises UsageError with the numbers there are."""
+    try:
+        return store.trial(study.id, number)
+    except LookupError as error:
+        last = len(store.trials(study.id)) - 1
+        there = f"trials are numbered 0 to {last}" if last >= 0 else "it has no trials yet"
+        raise UsageError(f"study {study.name!r} has no trial {number}; {there}") from error
+
+
+def show(store: Store, study: StudyRow, number: int) -> dict[str, Any]:
+    """The trial with its launches, their blocks, asked against effective, evidence, advice and gains."""
+    trial = find_trial(store, study, number)
+    effective = trial.effective
+    blocks = _blocks(store, trial.id)
+    with store.database.read() as connection:
+        query = sa.select(schema.gains).where(schema.gains.c.trial_id == trial.id).order_by(schema.gains.c.id)
+        gains = [dict(row._mapping) for row in connection.execute(query)]
+    return {
+        "study": study.name,
+        "simulated": study.simulated,
+        "trial": trial.number,
+        "label": trial.config.label(),
+        "state": trial.state.value,
+        "verdict": trial.verdict.value if trial.verdict else None,
+        "phase": trial.phase.value if trial.phase else None,
+        "reason": trial.reason,
+        "evidence": trial.evidence,
+        "advice": trial.advice,
+        "flags": list(trial.flags),
+        "flag_evidence": trial.flags,
+        "config": trial.config.as_dict(),
+        "effective": effective.config.as_dict() if effective else None,
+        "effective_status": effective.status if effective else None,
+        "differences": [asdict(difference) for difference in effective.differences] if effective else [],
+        "engine_version": effective.version if effective else None,
+        "values": trial.values,
+        "stderr": trial.stderr,
+        "constraints": trial.constraints,
+        "gains": [{k: v for k, v in gain.items() if k not in {"id", "study_id", "trial_id"}} for gain in gains],
+        "origin": trial.origin,
+        "why": trial.why,
+        "attempt": trial.attempt,
+        "host": trial.host,
+        "created_at": trial.created_at,
+        "started_at": trial.started_at,
+        "finished_at": trial.finished_at,
+        "log_path": trial.log_path,
+        "launches": [_launch(x) | {"blocks": blocks[x.id]} for x in store.launches(study.id, trial_id=trial.id)],
+    }
+
+
+def _launch(launch: LaunchRow) -> dict[str, Any]:
+    return {
+        "launch": launch.id,
+        "host": launch.host,
+        "stage": launch.stage.value,
+        "sequence": launch.sequence,
+        "pair": launch.pair,
+        "state": launch.state.value,
+        "verdict": launch.verdict.value if launch.verdict else None,
+        "phase": launch.phase.value if launch.phase else None,
+        "reason": launch.reason,
+        "evidence": launch.evidence,
+        "advice": launch.advice,
+        "argv": list(launch.argv),
+        "pid": launch.pid,
+        "port": launch.port,
+        "begun_at": launch.begun_at,
+        "started_at": launch.started_at,
+        "ready_at": launch.ready_at,
+        "ended_at": launch.ended_at,
+        "phases": launch.phases,
+        "probe": launch.probe,
+        "stop": launch.stop_report,
+        "log_path": launch.log_path,
+        "log_tail": list(launch.log_tail),
+    }
+
+
+def _blocks(store: Store, trial_id: int) -> defaultdict[int, list[dict[str, Any]]]:
+    """Launch id -> its blocks with every derived figure."""
+    query = (
+        sa.select(schema.blocks)
+        .join(schema.launches, schema.launches.c.id == schema.blocks.c.launch_id)
+        .where(schema.launches.c.trial_id == trial_id)
+        .order_by(schema.blocks.c.id)
+    )
+    out: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    with store.database.read() as connection:
+        for row in connection.execute(query):
+            block = dict(row._mapping)
+            block["block"] = block.pop("id")
+            out[block.pop("launch_id")].append(block)
+    return out
+
+
+def log_lines(store: Store, study: StudyRow, number: int, lines: int) -> tuple[LaunchRow, list[str]]:
+    """The trial's newest launch and the last lines of its server's log: the file where it is on this machine (also
+    while the server runs), else the tail that was stored. Raises UsageError for a trial without a launch."""
+    launch = _newest_launch(store, study, number)
+    local = {host.name for host in store.hosts(study.id) if host.kind == "local"}
+    # A path of another host may exist here too and be somebody else's file.
+    if launch.log_path and launch.host in local and Path(launch.log_path).is_file():
+        with Path(launch.log_path).open(encoding="utf-8", errors="replace") as log:
+            return launch, [line.rstrip("\n") for line in deque(log, maxlen=lines)]
+    return launch, list(launch.log_tail[-lines:])
+
+
+def launch_command(store: Store, study: StudyRow, number: int) -> dict[str, Any]:
+    """The command that started the trial's newest launch: {command, argv, env, host}. Secrets are not in it: the API
+    key travels in a file, and environment values that are secret stay ``${VAR}``."""
+    launch = _newest_launch(store, study, number)
+    if not launch.argv:
+        raise UsageError(f"trial {number} of study {study.name!r} was not started: {launch.evidence or launch.state}")
+    env: Mapping[str, Any] = (study.spec.get("server") or {}).get("env") or {}
+    words = [f"{key}={_shell_value(str(value))}" for key, value in env.items()]
+    return {
+        "study": study.name,
+        "simulated": study.simulated,
+        "trial": number,
+        "host": launch.host,
+        "command": " ".join([*words, shlex.join(launch.argv)]),
+        "argv": list(launch.argv),
+        "env": {key: str(value) for key, value in env.items()},
+    }
+
+
+def _shell_value(value: str) -> str:
+    """Quoted; a value that is one ``${VAR}`` stays a reference that the shell resolves."""
+    return f'"{value}"' if re.fullmatch(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", value) else shlex.quote(value)
+
+
+def _newest_launch(store: Store, study: StudyRow, number: int) -> LaunchRow:
+    trial = find_trial(store, study, number)
+    launches = store.launches(study.id, trial_id=trial.id)
+    if not launches:
+        raise UsageError(f"trial {number} of study {study.name!r} has had no launch yet ({trial.state.value})")
+    return launches[-1]

@@ -1,0 +1,213 @@
+"""From the rows of a launch to the log figures that are paired. Nothing that failed gets past this module.
+
+At concurrency 1 the unit is the prompt (for figures of one request: its speed, TTFT, TPOT, end-to-end time); above it,
+and for tail percentiles, the unit is the round: one block. Every figure is a logarithm with positive meaning better,
+so that latencies are inverted once, here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from sweep.metrics import METRICS, block_summary, e2e_ms, tpot_ms, ttft_ms
+from sweep.model import BlockResult, GpuTelemetry, MeasuredLaunch, RequestRecord, Role, Stage
+
+Unit = tuple[str, str]  # (prompts_hash, prompt id or round): pairs are only made between equal ones
+CellKey = tuple[str, int, str | None]  # metric, concurrency, category
+
+
+@dataclass(frozen=True, slots=True)
+class BlockConduct:
+    """How a block went, for the validity gates. ``lengths`` is prompt id -> output tokens of one request."""
+
+    concurrency: int
+    requests: int
+    successes: int
+    cached_tokens: int
+    retractions: int
+    log_flags: Mapping[str, str]
+    gpus: tuple[GpuTelemetry, ...]
+    lag_p99_s: float
+    chunks_per_s: float
+    path_capacity: float | None
+    invalid: str | None
+    lengths: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFigures:
+    """One launch, reduced to what the analysis needs; small enough to keep for every launch of a study.
+
+    ``cells``: log figures by round. ``prompts``: log figures by prompt, concurrency 1, all categories together;
+    ``categories`` gives a prompt unit's category. ``levels``: the metric itself, in its unit. ``accept``: accept
+    length by (concurrency, category). ``busy``: achieved concurrency. ``at``: Unix time of the launch's middle block.
+    """
+
+    launch_id: int
+    arm_key: str
+    role: Role
+    trial: int | None
+    host: str
+    confirm: bool
+    sequence: int
+    pair: int | None
+    at: float
+    span: tuple[float, float]
+    cells: Mapping[CellKey, Mapping[Unit, float]]
+    prompts: Mapping[tuple[str, int], Mapping[Unit, float]]
+    categories: Mapping[Unit, str]
+    levels: Mapping[tuple[str, int], float]
+    accept: Mapping[tuple[int, str | None], float]
+    busy: Mapping[int, float]
+    conduct: tuple[BlockConduct, ...]
+
+
+def _speed(request: RequestRecord) -> float | None:
+    return request.speed
+
+
+def _user_speed(request: RequestRecord) -> float | None:
+    tpot = tpot_ms(request)
+    return 1000.0 / tpot if tpot else None
+
+
+_OF_ONE_REQUEST: dict[str, Callable[[RequestRecord], float | None]] = {
+    "output_throughput": _speed,
+    "per_user_speed_p50": _user_speed,
+}
+for _stem, _figure in {"ttft": ttft_ms, "tpot": tpot_ms, "e2e": e2e_ms}.items():
+    for _suffix in ("mean", "p50"):
+        _OF_ONE_REQUEST[f"{_stem}_{_suffix}"] = _figure
+
+
+def prompt_is_unit(metric: str, concurrency: int) -> bool:
+    """True where pairs are made prompt by prompt, False where round by round."""
+    return concurrency == 1 and metric in _OF_ONE_REQUEST
+
+
+def extract(launch: MeasuredLaunch, metrics: Iterable[str]) -> LaunchFigures:
+    """Reduce one launch. Pure; a launch's rows never change once finished, so callers may keep the result by id.
+
+    Blocks marked invalid and failed requests give conduct but no figures.
+    """
+    wanted = tuple(dict.fromkeys(("output_throughput", *metrics)))
+    cells: defaultdict[CellKey, dict[Unit, float]] = defaultdict(dict)
+    prompts: defaultdict[tuple[str, int], defaultdict[Unit, list[float]]] = defaultdict(lambda: defaultdict(list))
+    categories: dict[Unit, str] = {}
+    levels: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    busy: defaultdict[int, list[float]] = defaultdict(list)
+    steps: defaultdict[tuple[int, str | None], list[int]] = defaultdict(lambda: [0, 0])
+    good = [block for block in launch.blocks if block.invalid is None and block.elapsed_s > 0]
+    for block in good:
+        rows = [request for request in block.requests if request.ok]
+        if not rows:
+            continue
+        level, unit = block.concurrency, (block.prompts_hash, str(block.round))
+        busy[level].append(sum(r.end_s - r.sent_s for r in rows) / block.elapsed_s)
+        for metric, figure in _block_figures(block, wanted).items():
+            levels[metric, level].append(math.log(figure))
+            if not prompt_is_unit(metric, level):
+                cells[metric, level, None][unit] = _goodness(metric, figure)
+        of_category = _sums(rows)
+        for category, (tokens, seconds, verify, correct) in of_category.items():
+            for key in ((level, category), (level, None)):
+                steps[key][0] += verify
+                steps[key][1] += correct
+            # Throughput of a category within a mixed block: its tokens per busy second (sweep.metrics.by_category,
+            # there times the achieved concurrency, which is the same for all categories of the block).
+            if level > 1 and len(of_category) > 1 and seconds > 0:
+                cells["output_throughput", level, category][unit] = math.log(tokens / seconds)
+        if level == 1:
+            _add_prompts(block.prompts_hash, rows, wanted, prompts, categories)
+    starts = [block.started_at for block in good] or [launch.started_at]
+    ends = [block.started_at + block.elapsed_s for block in good] or [launch.started_at]
+    return LaunchFigures(
+        launch_id=launch.launch_id,
+        arm_key=launch.arm_key,
+        role=launch.role,
+        trial=launch.trial,
+        host=launch.host,
+        confirm=launch.stage is Stage.CONFIRM,
+        sequence=launch.sequence,
+        pair=launch.pair,
+        at=(min(starts) + max(ends)) / 2,
+        span=(min(starts), max(ends)),
+        cells=dict(cells),
+        prompts={
+            key: {unit: sum(logs) / len(logs) for unit, logs in units.items()} for key, units in prompts.items()
+        },
+        categories=categories,
+        levels={key: math.exp(sum(logs) / len(logs)) for key, logs in levels.items()},
+        accept={key: 1 + correct / verify for key, (verify, correct) in steps.items() if verify},
+        busy={level: sum(values) / len(values) for level, values in busy.items()},
+        conduct=tuple(_conduct(block) for block in launch.blocks),
+    )
+
+
+def _block_figures(block: BlockResult, metrics: tuple[str, ...]) -> dict[str, float]:
+    """The metrics of a block that have a logarithm. Throughput alone avoids the percentiles of the summary."""
+    out: dict[str, float | None] = {"output_throughput": block.output_tokens / block.elapsed_s}
+    if len(metrics) > 1:
+        summary = block_summary(block)
+        out.update({metric: summary[metric] for metric in metrics if metric != "output_throughput"})
+    return {metric: figure for metric, figure in out.items() if figure is not None and figure > 0}
+
+
+def _goodness(metric: str, figure: float) -> float:
+    return math.log(figure) if METRICS[metric].better == "higher" else -math.log(figure)
+
+
+def _sums(rows: list[RequestRecord]) -> dict[str, tuple[int, float, int, int]]:
+    """Category -> output tokens, busy seconds, verify steps, correct drafts."""
+    out: dict[str, tuple[int, float, int, int]] = {}
+    for row in rows:
+        tokens, seconds, verify, correct = out.get(row.category, (0, 0.0, 0, 0))
+        counted = bool(row.verify_steps)
+        out[row.category] = (
+            tokens + (row.output_tokens or 0),
+            seconds + row.end_s - row.sent_s,
+            verify + (row.verify_steps or 0),
+            correct + ((row.correct_drafts or 0) if counted else 0),
+        )
+    return out
+
+
+def _add_prompts(
+    prompts_hash: str,
+    rows: list[RequestRecord],
+    metrics: tuple[str, ...],
+    prompts: Mapping[tuple[str, int], defaultdict[Unit, list[float]]],
+    categories: dict[Unit, str],
+) -> None:
+    for metric in metrics:
+        figure = _OF_ONE_REQUEST.get(metric)
+        if figure is None:
+            continue
+        units = prompts[metric, 1]
+        for row in rows:
+            found = figure(row)
+            if found is not None and found > 0:
+                unit = (prompts_hash, row.prompt_id)
+                units[unit].append(_goodness(metric, found))
+                categories[unit] = row.category
+
+
+def _conduct(block: BlockResult) -> BlockConduct:
+    good = [row for row in block.requests if row.ok]
+    return BlockConduct(
+        concurrency=block.concurrency,
+        requests=len(block.requests),
+        successes=len(good),
+        cached_tokens=max((row.cached_tokens or 0 for row in good), default=0),
+        retractions=sum(row.retractions or 0 for row in good),
+        log_flags=dict(block.log_flags),
+        gpus=block.gpus,
+        lag_p99_s=block.client.lag_p99_s,
+        chunks_per_s=block.client.chunks / block.elapsed_s if block.elapsed_s > 0 else 0.0,
+        path_capacity=block.client.path_capacity_chunks_per_s,
+        invalid=block.invalid,
+        lengths={row.prompt_id: row.output_tokens or 0 for row in good},
+    )

@@ -1,0 +1,93 @@
+"""What is asked of a server before it is measured: warm-up, and a quick look at the accept length."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sweep.bench.client import run_block
+from sweep.bench.http import Target
+from sweep.bench.prepare import Prepared
+from sweep.model import BlockResult, BlockSpec, Prompt, Stage
+
+_WARM_UP_TOKENS = 64
+
+
+def warm_up(
+    target: Target,
+    spec: BlockSpec,
+    passes: int = 1,
+    *,
+    prepared: Prepared | None = None,
+    cancel: threading.Event | None = None,
+    flush: Callable[[], None] | None = None,
+) -> tuple[BlockResult, ...]:
+    """Pay for what only first requests pay for: one request alone, then ``passes`` at full concurrency, then ``flush``.
+
+    Prompts are the block's own, repeated where there are fewer than ``spec.concurrency``; answers are cut at 64
+    tokens. The results are for looking at, never for measuring.
+    """
+    width = max(1, spec.concurrency)
+    crowd = tuple(spec.prompts[i % len(spec.prompts)] for i in range(width)) if spec.prompts else ()
+    short = replace(spec, max_tokens=min(spec.max_tokens, _WARM_UP_TOKENS), request_rate=None)
+    rounds = [replace(short, prompts=crowd[:1], concurrency=1)]
+    rounds += [replace(short, prompts=crowd, concurrency=width)] * passes
+    results = tuple(run_block(target, block, prepared=prepared, cancel=cancel) for block in rounds)
+    if flush is not None:
+        flush()
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A quick look right after ready. ``accept_length`` is None where the server reported no verify steps.
+
+    ``histogram[j]`` counts verify steps that accepted j drafts; ``error`` says why the probe could not be made.
+    """
+
+    accept_length: float | None
+    verify_steps: int
+    histogram: tuple[int, ...]
+    output_tokens: int
+    seconds: float
+    error: str | None = None
+
+
+def probe(
+    target: Target,
+    prompts: Sequence[Prompt],
+    min_verify_steps: int = 60,
+    *,
+    max_tokens: int = 64,
+    timeout_s: float = 120.0,
+    prepared: Prepared | None = None,
+    cancel: threading.Event | None = None,
+) -> Probe:
+    """Accept length = 1 + sum(correct drafts) / sum(verify steps), from as few requests as give enough steps.
+
+    Prompts are sent one after another through ``/generate`` at temperature 0 until ``min_verify_steps`` were seen;
+    a server whose first two answers carry no counters does not speculate and is asked no more.
+    """
+    started = time.perf_counter()
+    tokens = steps = correct = 0
+    histogram: list[int] = []
+    error: str | None = "no prompts to probe with"
+    for count, prompt in enumerate(prompts, 1):
+        spec = BlockSpec(Stage.SEARCH, 1, 0, (prompt,), max_tokens, timeout_s=timeout_s)
+        rows = run_block(target, spec, prepared=prepared, cancel=cancel).requests
+        row = rows[0] if rows else None
+        error = "cancelled" if row is None else row.error
+        if row is None or not row.ok:
+            break
+        tokens += row.output_tokens or 0
+        steps += row.verify_steps or 0
+        correct += row.correct_drafts or 0
+        for j, n in enumerate(row.accept_histogram or ()):
+            histogram += [0] * (j + 1 - len(histogram))
+            histogram[j] += n
+        if steps >= min_verify_steps or (count >= 2 and not steps):
+            break
+    length = 1 + correct / steps if steps else None
+    return Probe(length, steps, tuple(histogram), tokens, time.perf_counter() - started, error)

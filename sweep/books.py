@@ -1,0 +1,321 @@
+"""The books of a running study: trials, the sampler's view of them, and what the analysis makes of the launches.
+
+Kept in memory beside the rows so that nothing is read back per trial; every change is written before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from storage.records import GainRow, TrialRow, TrialState
+from storage.store import Store
+from sweep.agenda import Job
+from sweep.analysis import AnalysisSettings, StudyAnalysis, analyse
+from sweep.analysis.types import ArmGain
+from sweep.errors import BusyError, HostError, SweepError
+from sweep.launching import LaunchOutcome
+from sweep.metrics import accept_histogram, block_summary
+from sweep.model import (
+    ArmConfig,
+    Constraint,
+    Diagnosis,
+    HostFacts,
+    MeasuredLaunch,
+    Objective,
+    Phase,
+    Retry,
+    Role,
+    Stage,
+    Verdict,
+)
+from sweep.owner import Prepared
+from sweep.search.proposer import Proposer
+from sweep.search.view import Observation, Told
+
+
+class Books:
+    """One study's trials and figures. ``arms`` maps an arm's key to its configuration."""
+
+    def __init__(
+        self,
+        store: Store,
+        study_id: int,
+        study_uid: str,
+        *,
+        proposer: Proposer,
+        objectives: Sequence[Objective],
+        constraints: Sequence[Constraint],
+        analysis: AnalysisSettings,
+    ) -> None:
+        self.store = store
+        self.study_id = study_id
+        self.study_uid = study_uid
+        self._proposer = proposer
+        self._objectives = tuple(objectives)
+        self._constraints = tuple(constraints)
+        self._settings = analysis
+        self._trials = {trial.number: trial for trial in store.trials(study_id)}
+        self._measured = store.measured_launches(study_id)
+        self._arms = {arm.key: arm.config for arm in store.arms(study_id)}
+        self._host_errors: dict[str, Prepared] = {}
+        self._exhausted = False
+        self.analysis: StudyAnalysis | None = None
+        self.analyse()
+
+    # ------------------------------------------------------------------ hosts
+
+    def host_ready(self, name: str, kind: str, facts: HostFacts) -> None:
+        self.store.add_host(self.study_id, name, kind, asdict(facts))
+
+    def host_error(self, name: str, answer: Prepared) -> None:
+        self._host_errors[name] = answer
+
+    def no_host_error(self) -> SweepError:
+        """Why the study cannot go on: what each host said."""
+        text = "\n".join(f"  {name}: {answer.error}" for name, answer in sorted(self._host_errors.items()))
+        busy = all(answer.exit_code == BusyError.exit_code for answer in self._host_errors.values())
+        return (BusyError if busy else HostError)(f"no host can be used:\n{text}")
+
+    # ------------------------------------------------------------------ trials
+
+    def running(self) -> bool:
+        """True while some trial may still hand work back."""
+        return any(trial.state is TrialState.RUNNING for trial in self._trials.values())
+
+    def counted(self) -> int:
+        """Trials that count against the budget: all but those waiting for another attempt."""
+        return sum(trial.state is not TrialState.QUEUED for trial in self._trials.values())
+
+    def next_trial(self, host: str, *, budget: int | None) -> TrialRow | None:
+        """A queued trial, else a new proposal within the budget; its row is ``running`` on this host on return."""
+        queued = [trial for trial in self._trials.values() if trial.state is TrialState.QUEUED]
+        if queued:
+            trial = queued[0]
+        else:
+            if budget is not None and len(self._trials) >= budget:
+                return None
+            proposal = self._proposer.propose(self.history())
+            if proposal is None:
+                self._exhausted = True
+                return None
+            trial = self.store.add_trial(self.study_id, proposal.config, origin=proposal.origin.value, why=proposal.why)
+        self.store.start_trial(self.study_id, trial.number, host)
+        self._arms[trial.config.key] = trial.config
+        return self._reload(trial.number)
+
+    def finish_trial(self, number: int, host: str, outcome: LaunchOutcome, *, max_attempts: int) -> bool:
+        """Write how the trial ended; True where it was queued for another attempt instead.
+
+        Surroundings at fault: tried again, up to ``max_attempts``. A crash that may be chance: launched once more.
+        """
+        trial = self._trials[number]
+        diagnosis = outcome.diagnosis
+        again = diagnosis is not None and (
+            diagnosis.verdict is Verdict.CANCELLED
+            or (trial.attempt < max_attempts and (diagnosis.verdict.requeue or diagnosis.retry is Retry.ONCE))
+        )
+        if again and diagnosis is not None:
+            self.store.requeue_trial(self.study_id, number, f"{diagnosis.verdict}: {diagnosis.evidence}"[:500])
+        else:
+            self.store.finish_trial(
+                self.study_id,
+                number,
+                diagnosis,
+                flags={flag.value: "see the launch" for flag in outcome.flags},
+                effective=outcome.effective,
+            )
+        self._reload(number)
+        return again
+
+    def recover(self, why: str) -> list[int]:
+        """After a crash: trials left running are queued again, launches left open are closed. Their numbers."""
+        lost = [trial.number for trial in self._trials.values() if trial.state is TrialState.RUNNING]
+        for number in lost:
+            self.store.requeue_trial(self.study_id, number, why)
+            self._reload(number)
+        for launch in self.store.launches(self.study_id, open_only=True):
+            self.store.finish_launch(
+                launch.id, Diagnosis(Verdict.CANCELLED, launch.phase or Phase.START, "abandoned", why, "", Retry.LATER)
+            )
+        return lost
+
+    def _reload(self, number: int) -> TrialRow:
+        self._trials[number] = self.store.trial(self.study_id, number)
+        return self._trials[number]
+
+    # ------------------------------------------------------------------ the sampler's view
+
+    def history(self) -> list[Told]:
+        """Every trial in number order, as the sampler may see it: a failure has a verdict and no value."""
+        by_trial: dict[int, MeasuredLaunch] = {}
+        for launch in self._measured:
+            if launch.trial is not None:
+                by_trial.setdefault(launch.trial, launch)
+        return [
+            Told(
+                config=trial.config,
+                effective=trial.effective.config if trial.effective else None,
+                verdict=_told_verdict(trial),
+                values=trial.values,
+                stderr=trial.stderr,
+                constraints=trial.constraints,
+                observations=observations(by_trial[trial.number]) if trial.number in by_trial else {},
+                dominates=trial.dominates,
+                seconds=trial.seconds or 0.0,
+            )
+            for trial in self._trials.values()
+        ]
+
+    # ------------------------------------------------------------------ launches and what they say
+
+    def add_launch(self, outcome: LaunchOutcome) -> None:
+        """Take a finished launch into the analysis; one that failed stays out of it."""
+        if outcome.diagnosis is None and outcome.measured.blocks:
+            self._measured.append(outcome.measured)
+
+    def reference_failed(self, job: Job, diagnosis: Diagnosis) -> None:
+        """A baseline that cannot run is the end; an engine default that cannot is only a missing comparison."""
+        if job.role is Role.BASELINE:
+            raise SweepError(
+                f"the baseline cannot be measured: {diagnosis.verdict}: {diagnosis.evidence}. {diagnosis.advice} "
+                f"Log: {diagnosis.log_path or 'none'}. Nothing can be compared without it."
+            )
+
+    def next_pair(self) -> int:
+        return 1 + max((launch.pair or 0 for launch in self._measured), default=0)
+
+    def analyse(self) -> None:
+        """Everything that may be said now, into memory and into the rows the queries read."""
+        if not self._measured:
+            return
+        complete = [n for n, t in self._trials.items() if t.verdict is Verdict.COMPLETE]
+        wanted = [m for m in self._measured if m.trial is None or m.trial in complete]
+        self._arms |= {arm.key: arm.config for arm in self.store.arms(self.study_id)}
+        self.analysis = analyse(wanted, self._arms, objectives=self._objectives, settings=self._settings)
+        self.store.replace_analysis(
+            self.study_id, [gain_row(gain) for gain in self.analysis.gains if gain.trial is not None],
+            self.analysis.as_dict(),
+        )  # fmt: skip
+        first = {m.trial: m for m in reversed(wanted) if m.trial is not None}
+        for number in complete:
+            if number in first:
+                self._update_values(number, self.analysis, first[number])
+
+    def _update_values(self, number: int, analysis: StudyAnalysis, launch: MeasuredLaunch) -> None:
+        trial = self._trials[number]
+        values: dict[str, float] = {}
+        stderr: dict[str, float] = {}
+        for objective in self._objectives:
+            if (found := analysis.value(number, objective)) is not None:
+                values[objective.key], stderr[objective.key] = found
+        found_flags = {f.flag.value: f.evidence for f in analysis.findings.get(number, ()) if f.flag is not None}
+        if number in analysis.not_comparable:
+            found_flags["not_comparable"] = analysis.not_comparable[number]
+        flags = {**{k: v for k, v in trial.flags.items() if k != "simulated"}, **found_flags}
+        constraints = {c.text: violation for c in self._constraints if (violation := violated(c, launch)) is not None}
+        if (values, stderr, constraints, flags) == (
+            trial.values, trial.stderr, trial.constraints, {k: v for k, v in trial.flags.items() if k != "simulated"},
+        ):  # fmt: skip
+            return
+        self.store.update_trial_values(
+            self.study_id, number, values=values, stderr=stderr, constraints=constraints, flags=flags
+        )
+        self._reload(number)
+
+    def to_confirm(self, host: str, top: int) -> list[tuple[int, ArmConfig]]:
+        """The candidates this host confirms: of the best ``top`` of each objective in turn, those measured here."""
+        if self.analysis is None:
+            return []
+        order: list[int] = []
+        rankings = [self.analysis.ranking.get(objective.key, ()) for objective in self._objectives]
+        for place in range(max((len(ranking) for ranking in rankings), default=0)):
+            for ranking in rankings:
+                if place < len(ranking) and ranking[place].trial not in order:
+                    order.append(ranking[place].trial)
+        chosen = [n for n in order if all(v <= 0 for v in self._trials[n].constraints.values())][:top]
+        confirmed = {m.trial for m in self._measured if m.stage is Stage.CONFIRM}
+        return [(n, self._trials[n].config) for n in chosen if self._trials[n].host == host and n not in confirmed]
+
+    def best_line(self) -> str | None:
+        """The best candidate so far in words, None before there is one."""
+        if self.analysis is None:
+            return None
+        ranking = self.analysis.ranking.get(self._objectives[0].key, ())
+        if not ranking:
+            return None
+        first = ranking[0]
+        gain = first.result.gain
+        said = f"{gain.estimate:+.1%} ({gain.low:+.1%} to {gain.high:+.1%})" if gain else "not comparable"
+        return f"#{first.trial} {self._trials[first.trial].config.label()}: {said} over no speculation"
+
+
+def _told_verdict(trial: TrialRow) -> Verdict | None:
+    """A queued trial is known to the sampler as running: its configuration is taken."""
+    return trial.verdict if trial.state is TrialState.FINISHED else None
+
+
+def observations(launch: MeasuredLaunch) -> dict[int, Observation]:
+    """What one launch showed at each concurrency: means over its rounds, histograms added up."""
+    out: dict[int, Observation] = {}
+    for level in dict.fromkeys(block.concurrency for block in launch.blocks):
+        blocks = [block for block in launch.blocks if block.concurrency == level]
+        summaries = [block_summary(block) for block in blocks]
+        histograms = [h for block in blocks if (h := accept_histogram(block))]
+        merged = [sum(h[i] for h in histograms if i < len(h)) for i in range(max(map(len, histograms), default=0))]
+        out[level] = Observation(
+            throughput=_mean([s["output_throughput"] for s in summaries]),
+            accept_length=_mean([s["accept_length"] for s in summaries]),
+            accept_histogram=tuple(merged) or None,
+        )
+    return out
+
+
+def violated(constraint: Constraint, launch: MeasuredLaunch) -> float | None:
+    """How far a launch is beyond a limit, as a fraction of it; kept where <= 0; None where it was not measured."""
+    values: list[float] = []
+    for level, blocks in _by_level(launch).items():
+        if constraint.concurrency in (None, level):
+            mean = _mean([block_summary(block)[constraint.metric] for block in blocks])
+            if mean is not None:
+                values.append(mean)
+    if not values:
+        return None
+    worst = max(values) if constraint.below else min(values)
+    beyond = worst - constraint.limit if constraint.below else constraint.limit - worst
+    return beyond / abs(constraint.limit) if constraint.limit else beyond
+
+
+def gain_row(gain: ArmGain) -> GainRow:
+    """The row the queries read for one cell of the analysis."""
+    assert gain.trial is not None
+    shown = gain.gain
+    return GainRow(
+        trial=gain.trial,
+        metric=gain.metric,
+        concurrency=gain.concurrency,
+        category=gain.category,
+        reference=gain.reference,
+        stage=shown.stage if shown else gain.search_gain.stage if gain.search_gain else Stage.SEARCH,
+        basis=shown.basis.value if shown else "none",
+        comparison=gain.comparison.value,
+        gain=shown,
+        value=gain.value,
+        accept_length=gain.accept_length,
+        break_even=gain.break_even,
+        n_pairs=gain.n_pairs,
+        df=gain.df,
+    )
+
+
+def _by_level(launch: MeasuredLaunch) -> Mapping[int, list[Any]]:
+    levels: dict[int, list[Any]] = {}
+    for block in launch.blocks:
+        levels.setdefault(block.concurrency, []).append(block)
+    return levels
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

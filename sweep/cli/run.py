@@ -1,0 +1,223 @@
+"""start, resume and stop: a study's life from the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sweep.cli.common import db_option, is_tty, json_option, print_json
+from sweep.errors import UsageError
+
+if TYPE_CHECKING:
+    from storage.records import StudyRow
+    from storage.store import Store
+    from sweep.config import Overrides, StudySpec
+
+
+def _space_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--until", metavar="HH:MM", help="Start no further trial after this time of day."),
+        click.option("--budget", metavar="DURATION", help="Start no further trial after this long, e.g. 2h."),
+        click.option("--trials", type=click.IntRange(min=1), help="Number of trials."),
+        click.option(
+            "--host", "hosts", multiple=True, help="Use this host (name in the YAML, alias, user@host, local)."
+        ),
+        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the YAML."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("space")
+@click.option("--name", help="Name of the study; the YAML's `name` where left out.")
+@click.option(
+    "--simulate",
+    is_flag=False,
+    flag_value="",
+    default=None,
+    metavar="[PROFILE]",
+    help="Simulated servers on local hosts.",
+)
+@click.option("--detach", is_flag=True, help="Run in the background; survives logout.")
+@_space_options
+@db_option
+@json_option
+def start(
+    space: str,
+    name: str | None,
+    simulate: str | None,
+    detach: bool,
+    sets: tuple[str, ...],
+    hosts: tuple[str, ...],
+    trials: int | None,
+    budget: str | None,
+    until: str | None,
+    db_url: str,
+    as_json: bool,
+) -> None:
+    """Start a study from SPACE, a search-space YAML or the bare name of a shipped one."""
+    from storage.store import Store
+    from sweep import session
+    from sweep.config import Overrides, find, load_space, simulated
+
+    overrides = Overrides(sets=sets, hosts=hosts, trials=trials, budget=budget, until=until, name=name)
+    spec = load_space(space, overrides)
+    if simulate is not None:
+        spec = simulated(spec, simulate or None)
+        if trials is not None:
+            spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"trials": trials})})
+    with Store.open(db_url) as store:
+        study = session.create(store, spec, find(space).read_text(encoding="utf-8"))
+        if detach:
+            _detach(study.name, db_url)
+            return
+        _run(store, study, spec, as_json)
+
+
+@click.command()
+@click.argument("study", required=False)
+@click.option(
+    "--space", help="The YAML, extended: more trials, another drafter, a wider axis. The difference is shown."
+)
+@click.option("--detach", is_flag=True, help="Run in the background; survives logout.")
+@_space_options
+@db_option
+@json_option
+def resume(
+    study: str | None,
+    space: str | None,
+    detach: bool,
+    sets: tuple[str, ...],
+    hosts: tuple[str, ...],
+    trials: int | None,
+    budget: str | None,
+    until: str | None,
+    db_url: str,
+    as_json: bool,
+) -> None:
+    """Carry on STUDY (the newest where left out): what was running is tried again, nothing measured is lost."""
+    from storage.store import Store
+    from sweep.config import Overrides, StudySpec
+
+    with Store.open(db_url, create=False) as store:
+        row = store.study(study)
+        old = StudySpec.parse(row.spec)
+        overrides = Overrides(sets=sets, hosts=hosts, trials=trials, budget=budget, until=until, name=row.name)
+        spec, text = _extended(old, row.yaml, space, overrides)
+        _show_difference(store, row, old, spec, text, as_json)
+        if detach:
+            _detach(row.name, db_url)
+            return
+        _run(store, row, spec, as_json)
+
+
+@click.command()
+@click.argument("study", required=False)
+@click.option("--wait/--no-wait", default=True, help="Wait until the study has stopped.")
+@db_option
+def stop(study: str | None, wait: bool, db_url: str) -> None:
+    """Ask the controller of STUDY (the newest where left out) to stop cleanly."""
+    import time
+
+    from storage.records import StudyState
+    from storage.store import Store
+
+    with Store.open(db_url, create=False) as store:
+        row = store.study(study)
+        if row.state is not StudyState.RUNNING or row.controller is None:
+            click.echo(f"study {row.name!r} is not running ({row.state.value})")
+            return
+        store.request_stop(row.id)
+        click.echo(f"asked study {row.name!r} to stop")
+        while wait and store.study_by_id(row.id).controller is not None:
+            time.sleep(0.3)  # polling another process's row; it answers within its heartbeat of two seconds
+        if wait:
+            click.echo(f"study {row.name!r} has stopped; `sweep resume {row.name}` carries it on")
+
+
+def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
+    from storage import details
+    from sweep import session
+
+    state = session.run(store, study, spec, _progress(study, spec, as_json))
+    summary = details.summary(store, store.study_by_id(study.id))
+    if as_json:
+        print_json(summary)
+    else:
+        from sweep.cli.query import print_best
+
+        click.echo(f"study {study.name!r} is {state}")
+        print_best(store, study.name)
+        if state == "stopped":
+            click.echo(f"`sweep resume {study.name}` carries it on")
+    if state == "stopped":
+        sys.exit(130)
+
+
+def _progress(study: StudyRow, spec: StudySpec, as_json: bool) -> Any:
+    from rich.console import Console
+
+    from sweep.books import Books
+    from sweep.cli.progress import LiveProgress, PlainProgress
+    from sweep.runner import RunSettings
+
+    def make(books: Books, settings: RunSettings) -> Any:
+        if as_json or not is_tty():
+            return PlainProgress(lambda line: click.echo(line, err=as_json))
+        title = f"{study.name} on {len(spec.hosts)} host(s)" + (" (simulated)" if spec.simulated else "")
+        return LiveProgress(Console(), title, books.best_line, lambda done: books.seconds_left(done, settings.trials))
+
+    return make
+
+
+def _extended(old: StudySpec, yaml: str, space: str | None, overrides: Overrides) -> tuple[StudySpec, str]:
+    """The study's specification with what the command line changes; ``--space`` replaces the YAML."""
+    from sweep.config import find, load_space, load_text, simulated
+
+    changed = any((overrides.sets, overrides.hosts, overrides.trials, overrides.budget, overrides.until))
+    if space is None and not changed:
+        return old, yaml
+    text = yaml if space is None else find(space).read_text(encoding="utf-8")
+    spec = load_text(yaml, overrides, source="the stored YAML") if space is None else load_space(space, overrides)
+    if old.simulated_by_flag:
+        spec = simulated(spec, old.simulate.profile if old.simulate else None)
+        if overrides.trials is not None:
+            spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"trials": overrides.trials})})
+    return spec, text
+
+
+def _show_difference(store: Store, row: StudyRow, old: StudySpec, new: StudySpec, text: str, as_json: bool) -> None:
+    from sweep import session
+    from sweep.config import diff
+
+    found = diff(old, new)
+    if found.refused:
+        lines = "\n".join(f"  {key}: {reason}" for key, reason in found.refused)
+        raise UsageError(
+            f"study {row.name!r} cannot be resumed with these changes:\n{lines}\nStart a new study with --name."
+        )
+    if found.allowed:
+        for line in found.allowed:
+            click.echo(f"changed: {line}", err=as_json)
+        store.extend_study(
+            row.id, spec=new.dump(), yaml=text, space_hash=session.space_hash(new), notes=list(found.allowed)
+        )
+
+
+def _detach(study: str, db_url: str) -> None:
+    """Go on in a process of its own session, with its output in a file."""
+    log = Path(f"{study}.log").resolve()
+    command = [sys.executable, "-m", "sweep", "resume", study, "--db", db_url]
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env=dict(os.environ)
+        )
+    click.echo(f"study {study!r} runs in the background (pid {child.pid}), log {log}")
+    click.echo(f"`sweep status {study}` shows it, `sweep stop {study}` ends it")

@@ -1,0 +1,95 @@
+"""status and ls: how studies are doing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from sweep.cli.common import db_option, is_tty, json_option, print_json, study_argument
+
+WATCH_S = 1.0
+
+
+@click.command()
+@study_argument
+@click.option("--watch", is_flag=True, help="Follow the study until it stops.")
+@db_option
+@json_option
+def status(study: str | None, watch: bool, db_url: str, as_json: bool) -> None:
+    """How STUDY (the newest where left out) is doing."""
+    from storage import details
+    from storage.store import Store
+
+    with Store.open(db_url, create=False) as store:
+        while True:
+            row = store.study(study)
+            answer = _living(details.status(store, row))
+            if as_json:
+                print_json(answer)
+            else:
+                if watch and is_tty():
+                    click.clear()
+                _print(answer)
+            if not watch or answer["state"] != "running":
+                return
+            time.sleep(WATCH_S)  # the next look
+
+
+@click.command()
+@db_option
+@json_option
+def ls(db_url: str, as_json: bool) -> None:
+    """List the studies in the database, the newest first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from storage import details
+    from storage.store import Store
+
+    with Store.open(db_url, create=False) as store:
+        found = details.studies(store)
+    if as_json:
+        print_json(found)
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("study", "state", "engine", "started", "trials"):
+        table.add_column(column)
+    for item in found:
+        table.add_row(item["study"], item["state"], item["engine"], _when(item["created_at"]), _counts(item["counts"]))
+    Console().print(table)
+
+
+def _living(answer: dict[str, Any]) -> dict[str, Any]:
+    """A study whose controller on this machine is gone is not running, whatever its row says."""
+    from launchers.locks import Holder, holder_alive, this_holder
+
+    controller = answer["controller"]
+    if answer["state"] == "running" and controller is not None:
+        holder = Holder.from_dict(controller)
+        if holder.machine_id == this_holder().machine_id and not holder_alive(holder):
+            return {**answer, "state": "stopped", "note": "its controller was killed; `sweep resume` carries it on"}
+    return {**answer, "note": None}
+
+
+def _print(answer: dict[str, Any]) -> None:
+    marks = " (simulated)" if answer["simulated"] else ""
+    click.echo(f"{answer['study']}{marks}: {answer['state']}" + (f", {answer['note']}" if answer["note"] else ""))
+    click.echo(f"trials: {_counts(answer['counts'])}")
+    click.echo(f"launches: {answer['launches']['search']} of the search, {answer['launches']['total']} in all")
+    for host in answer["hosts"]:
+        if host["phase"] is None:
+            doing = host["state"]
+        else:
+            trial = f"trial {host['trial']} " if host["trial"] is not None else ""
+            doing = f"{trial}{host['arm']}: {host['phase']} for {int(time.time() - host['since'])} s"
+        click.echo(f"host {host['name']}: {doing}" + (f" ({host['note']})" if host["note"] else ""))
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none yet"
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,0 +1,211 @@
+"""Field types of the search-space YAML: what is written is normalised here, before the strict models see it.
+
+Every function raises ``ValueError`` with the words the user reads; the loader adds file, line and key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+SECRET_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY)($|_)", re.IGNORECASE)
+MAX_AXIS = 1024  # values on one axis; SGLang's tree kernel stops at 1,024 draft tokens
+
+# Other spellings SGLang accepts for the flags we must recognise -> the name used in the YAML and on the command line.
+FLAG_ALIASES = {
+    "tp": "tp-size",
+    "tensor-parallel-size": "tp-size",
+    "pp": "pp-size",
+    "pipeline-parallel-size": "pp-size",
+    "dp": "dp-size",
+    "data-parallel-size": "dp-size",
+    "model": "model-path",
+    "speculative-draft-model": "speculative-draft-model-path",
+}
+
+# Flags that have a place of their own in the YAML, or that only the tool may set -> where they belong.
+OWNED_FLAGS = {
+    "model-path": "it stands in model.path",
+    "revision": "it stands in model.revision",
+    "trust-remote-code": "it stands in model.trust_remote_code",
+    "speculative-algorithm": "it is the axis space.algorithm",
+    "speculative-draft-model-path": "it is the axis space.draft_model",
+    "speculative-draft-model-revision": "it stands in space.draft_model[].revision",
+    "speculative-num-steps": "it is the axis space.num_steps",
+    "speculative-eagle-topk": "it is the axis space.topk",
+    "speculative-num-draft-tokens": "it is the axis space.num_draft_tokens",
+    "disable-cuda-graph": "it is the axis space.cuda_graph",
+    "disable-decode-cuda-graph": "it is the axis space.cuda_graph",
+    "cuda-graph-backend-decode": "it is the axis space.cuda_graph",
+    "host": "a server is bound to loopback on its host; the addresses of hosts stand in hosts",
+    "port": "a free port is chosen for every launch",
+    "config": "the tool writes that file itself",
+    "api-key": "the tool makes a key for every launch",
+    "admin-api-key": "the tool makes a key for every launch",
+    "node-rank": "an arm runs on one host; several nodes are not supported",
+    "dist-init-addr": "an arm runs on one host; several nodes are not supported",
+}
+
+
+class Part(BaseModel):
+    """Base of all parts: immutable, strict types, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
+
+
+def freeze(value: Any) -> Any:
+    """Lists become tuples, all the way down: the strict models hold nothing that can be changed."""
+    if isinstance(value, Mapping):
+        return {key: freeze(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def flag_name(name: str) -> str:
+    """A server flag as the YAML spells it: no leading dashes, dashes for underscores, SGLang's main name."""
+    plain = name.lstrip("-").replace("_", "-")
+    return FLAG_ALIASES.get(plain, plain)
+
+
+def flags(value: Any) -> Any:
+    """Normalise the names of a mapping of server flags; refuse those that have a place of their own."""
+    if not isinstance(value, Mapping):
+        return value
+    out: dict[str, Any] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise ValueError(f"a flag's name is text, not {key!r}")
+        name = flag_name(key)
+        if name in OWNED_FLAGS:
+            raise ValueError(f"--{name} cannot be set here: {OWNED_FLAGS[name]}")
+        if name in out:
+            raise ValueError(f"--{name} is given twice (as {key!r} and under another spelling)")
+        if name == "nnodes" and item != 1:
+            raise ValueError("nnodes must be 1: an arm runs on one host, several nodes are not supported")
+        if isinstance(item, str) and SECRET_REFERENCE.search(item):
+            raise ValueError(
+                f"--{name}: ${{...}} is taken from the environment in server.env only; arguments are visible"
+            )
+        out[name] = item
+    return out
+
+
+def axis(value: Any) -> Any:
+    """``[1, 2]`` stays; ``{low, high, step}`` becomes its list, high included; a single value a list of one."""
+    if isinstance(value, Mapping):
+        unknown = sorted(set(value) - {"low", "high", "step"})
+        if unknown:
+            raise ValueError(f"unknown key {unknown[0]!r} in a range; it has low, high and step")
+        bounds = [value.get("low"), value.get("high"), value.get("step", 1)]
+        if any(isinstance(bound, bool) or not isinstance(bound, int) for bound in bounds):
+            raise ValueError("a range is {low: INTEGER, high: INTEGER, step: INTEGER}")
+        low, high, step = bounds
+        if step < 1 or high < low:
+            raise ValueError(f"the range {low}..{high} by {step} is empty")
+        if (high - low) // step >= MAX_AXIS:
+            raise ValueError(f"an axis has at most {MAX_AXIS} values")
+        return tuple(range(low, high + 1, step))
+    if isinstance(value, (str, int, float, bool)):
+        return (value,)
+    if isinstance(value, tuple):
+        if not value:
+            raise ValueError("the axis is empty; give at least one value or leave the key out")
+        if len(value) > MAX_AXIS:
+            raise ValueError(f"an axis has at most {MAX_AXIS} values")
+        seen: list[Any] = []
+        for item in value:
+            # 1 == True in Python; the type is part of the value here
+            if any(item == other and type(item) is type(other) for other in seen):
+                raise ValueError(f"the value {item!r} is given twice")
+            seen.append(item)
+    return value
+
+
+def one_or_many(value: Any) -> Any:
+    """A single value where a list is meant becomes a list of one."""
+    return (value,) if isinstance(value, (str, int, float)) else value
+
+
+def environment(value: Any) -> Any:
+    """Environment variables: text, whole numbers become text; secrets only as ``${NAME}``."""
+    if not isinstance(value, Mapping):
+        return value
+    out: dict[str, Any] = {}
+    for key, item in value.items():
+        if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+            raise ValueError(f"{key!r} is no name of an environment variable")
+        if isinstance(item, bool):
+            raise ValueError(f'{key} is a YAML boolean where text is meant; write "{str(item).lower()}" or "1"')
+        text = str(item) if isinstance(item, int) else item
+        if isinstance(text, str):
+            if "${" in text and not SECRET_REFERENCE.fullmatch(text):
+                raise ValueError(f"{key}: a reference to the environment is the whole value, ${{NAME}}")
+            if SECRET_NAME.search(key) and not SECRET_REFERENCE.fullmatch(text):
+                raise ValueError(f"{key} looks like a secret, and what stands here is stored; write ${{{key}}} instead")
+        out[key] = text
+    return out
+
+
+def drafters(value: Any) -> Any:
+    """A plain string is a path whose last part is the name."""
+    if isinstance(value, (str, Mapping)):
+        value = (value,)
+    if not isinstance(value, tuple):
+        return value
+    out: list[Any] = []
+    for item in value:
+        if isinstance(item, str):
+            item = {"name": item.rstrip("/").rsplit("/", 1)[-1], "path": item}
+        elif isinstance(item, Mapping) and isinstance(item.get("path"), str) and "name" not in item:
+            item = {"name": item["path"].rstrip("/").rsplit("/", 1)[-1], **item}
+        out.append(item)
+    return tuple(out)
+
+
+def gpus(value: Any) -> Any:
+    """``8`` is the first eight GPUs, ``[0, 3]`` those two."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= 64:
+            raise ValueError("a host has 1 to 64 GPUs")
+        return tuple(range(value))
+    if isinstance(value, tuple):
+        if not value:
+            raise ValueError("the list of GPUs is empty")
+        if len(set(value)) != len(value):
+            raise ValueError("a GPU is given twice")
+    return value
+
+
+def objectives(value: Any) -> Any:
+    """``output_throughput@32`` is short for ``{metric: output_throughput, concurrency: 32}``."""
+    if isinstance(value, (str, Mapping)):
+        value = (value,)
+    if not isinstance(value, tuple):
+        return value
+    out: list[Any] = []
+    for item in value:
+        if isinstance(item, str):
+            metric, at, level = item.partition("@")
+            if at and not level.strip().isdigit():
+                raise ValueError(f"{item!r}: write metric@concurrency, for example output_throughput@32")
+            item = {"metric": metric.strip()} | ({"concurrency": int(level)} if at else {})
+        out.append(item)
+    return tuple(out)
+
+
+def clock(value: Any) -> Any:
+    """A time of day ``07:00`` (the next one, local time)."""
+    if isinstance(value, str) and not re.fullmatch(r"([01]?\d|2[0-3]):[0-5]\d", value):
+        raise ValueError(f"{value!r} is no time of day; write it as 07:00")
+    return value
+
+
+Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN.pattern}$")]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1)]

@@ -1,0 +1,35 @@
+"""``--simulate``: the same study on simulated servers. Never implicit, and marked in the spec that is stored."""
+
+from __future__ import annotations
+
+from sweep.config.models import StudySpec
+from sweep.config.places import Host, Simulate
+from sweep.errors import ConfigError
+
+
+def simulated(spec: StudySpec, profile: str | None = None) -> StudySpec:
+    """The study with a simulated engine on local hosts of the same names and GPU counts.
+
+    Profile, time scale and number of trials come from the ``simulate`` block; ``profile`` replaces the block's own.
+    Raises ConfigError where there is neither.
+    """
+    block = spec.simulate
+    if profile is not None:
+        block = Simulate(profile=profile) if block is None else block.model_copy(update={"profile": profile})
+    if block is None:
+        raise ConfigError(
+            f"study {spec.name!r} has no simulate block; add one with a profile, or say --simulate=PROFILE"
+        )
+    hosts = tuple(
+        Host(
+            name=host.name,
+            kind="local",
+            gpus=spec.gpus_of(host),
+            base_dir=host.base_dir if host.kind == "local" else None,
+        )
+        for host in spec.hosts
+    )
+    budget = spec.budget if block.trials is None else spec.budget.model_copy(update={"trials": block.trials})
+    return spec.model_copy(
+        update={"engine": "simulated", "hosts": hosts, "simulate": block, "budget": budget, "simulated_by_flag": True}
+    )

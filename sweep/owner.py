@@ -1,0 +1,438 @@
+"""The owner of one GPU host: its connection, its launches and its benchmark worker, behind calls that return values.
+
+Lives in a Ray actor (``sweep.pool``) or, in tests, in a thread. One call launches, measures or stops; other calls
+(progress, cancel, heartbeat) may arrive meanwhile. Nothing here raises for what happens to a host or a server:
+failures are :class:`~sweep.model.Diagnosis` values, so that they cross Ray unharmed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from launchers.servers import HostServers, Owner, RunningServer
+
+from sweep.bench.client import Target, probe, run_block, warm_up
+from sweep.errors import HostError, SweepError
+from sweep.model import (
+    ArmConfig,
+    BlockResult,
+    BlockSpec,
+    Diagnosis,
+    Drafter,
+    Effective,
+    FlagValue,
+    HostFacts,
+    Phase,
+    Prompt,
+    Retry,
+    StopReport,
+    Verdict,
+)
+from sweep.readiness import Deadlines, LogFollower, wait_ready
+from sweep.registry import ENGINES, HOSTS, load
+from sweep.server_http import ServerHttp
+
+HEARTBEAT_LIMIT_S = 20.0  # the lease is renewed only while the controller was heard from within this time
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSettings:
+    """Everything an owner needs, as values that pickle. ``transport`` is the settings object of ``kind``."""
+
+    host: str
+    kind: str
+    transport: Any
+    python: str
+    base_dir: str | None
+    gpus: tuple[int, ...]
+    engine: str
+    engine_args: Mapping[str, Any]
+    owner: Owner
+    lease_s: float = 60.0
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A host that can be used, or the error that says why not."""
+
+    facts: HostFacts | None = None
+    error: str | None = None
+    exit_code: int = 7
+    left_over: tuple[str, ...] = ()  # launches of earlier runs of ours that were ended here
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """One server to start. ``launch_id`` is the durable row's id as text."""
+
+    launch_id: str
+    arm: ArmConfig
+    model: Mapping[str, Any]
+    drafters: Mapping[str, Drafter]
+    server_args: Mapping[str, FlagValue]
+    env: Mapping[str, str]
+    secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchReport:
+    """A ready server, or the diagnosis of why there is none (then everything it started has been ended)."""
+
+    argv: tuple[str, ...]
+    ready: bool
+    started_at: float
+    ready_s: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    pid: int | None = None
+    port: int | None = None
+    marker: str | None = None
+    run_dir: str | None = None
+    log_path: str | None = None
+    effective: Effective | None = None
+    server_info: Mapping[str, Any] = field(default_factory=dict)
+    diagnosis: Diagnosis | None = None
+    stop: StopReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """Accept length right after ready. ``accept_length`` is None where the server has no counters (no speculation)."""
+
+    accept_length: float | None
+    verify_steps: int
+    histogram: tuple[int, ...]
+    diagnosis: Diagnosis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReport:
+    """A measured block; ``diagnosis`` where the server died, hung or the path broke while it ran."""
+
+    block: BlockResult | None
+    diagnosis: Diagnosis | None = None
+
+
+class HostOwner:
+    """See the module's docstring. Every public method is one call of the controller."""
+
+    def __init__(self, settings: OwnerSettings) -> None:
+        self._settings = settings
+        self._engine = load(ENGINES, settings.engine)(**settings.engine_args)
+        transport = load(HOSTS, settings.kind)(settings.transport)
+        self._servers = HostServers(
+            transport,
+            tools=self._engine.tools(len(settings.gpus)),
+            python=settings.python,
+            base_dir=settings.base_dir,
+            owner=settings.owner,
+            lease_s=settings.lease_s,
+        )
+        self._facts: HostFacts | None = None
+        self._running: dict[str, _Server] = {}
+        self._cancel = threading.Event()
+        self._closed = threading.Event()
+        self._progress: dict[str, Any] = {"phase": None, "since": time.time()}
+        self._heard = time.monotonic()
+        self._renewer = threading.Thread(target=self._renew_forever, name="lease", daemon=True)
+
+    # ------------------------------------------------------------------ host
+
+    def prepare(self) -> Prepared:
+        """Connect, take the host lock, end what earlier runs of this study left, and say what is there."""
+        try:
+            self._facts = self._servers.prepare(self._engine.version_command(self._settings.python))
+            left_over = tuple(str(found.launch) for found in self._servers.reconcile(set()))
+        except SweepError as error:
+            return Prepared(error=str(error), exit_code=error.exit_code)
+        wanted = set(self._settings.gpus)
+        if missing := wanted - {gpu.index for gpu in self._facts.gpus}:
+            return Prepared(
+                error=f"host {self._settings.host}: GPU {sorted(missing)} asked for, but nvidia-smi shows "
+                f"{len(self._facts.gpus)} GPU(s). Mend `gpus:` of this host in the YAML, or the driver."
+            )
+        if not self._renewer.is_alive():
+            self._renewer.start()
+        return Prepared(facts=self._facts, left_over=left_over)
+
+    def heartbeat(self) -> dict[str, Any]:
+        """The controller is alive: the lease may be renewed. Returns the progress of the call in flight."""
+        self._heard = time.monotonic()
+        return dict(self._progress)
+
+    def cancel(self) -> None:
+        """Make the call in flight end soon, with verdict ``cancelled``. Later calls are refused until `rearm`."""
+        self._cancel.set()
+
+    def rearm(self) -> None:
+        self._cancel.clear()
+
+    def close(self) -> list[StopReport]:
+        """End every server still running, give the lock back, disconnect."""
+        reports = [self.stop(launch_id) for launch_id in list(self._running)]
+        self._closed.set()
+        self._servers.close()
+        return reports
+
+    def _renew_forever(self) -> None:
+        # An actor can outlive its controller by seconds; it must not keep a dead controller's servers alive.
+        while not self._closed.wait(self._settings.lease_s / 6):
+            if time.monotonic() - self._heard < max(HEARTBEAT_LIMIT_S, self._settings.lease_s / 3):
+                try:
+                    self._servers.renew()
+                except HostError:
+                    continue  # the connection is down: the next call, or the lease, deals with it
+
+    # ------------------------------------------------------------------ launch
+
+    def launch(self, request: LaunchRequest) -> LaunchReport:
+        """Start a server and return when it is ready, or when it is certain that it will not be."""
+        started_at = time.time()
+        self._note(Phase.START)
+        server: _Server | None = None
+        argv: tuple[str, ...] = ()
+        try:
+            facts = self._require_facts()
+            spec = self._engine.launch_spec(
+                request.arm,
+                model=request.model,
+                drafters=request.drafters,
+                server_args=request.server_args,
+                env=request.env,
+                secret_env=request.secret_env,
+                version=facts.engine_version or "",
+                gpus=request.gpus,
+            )
+            argv = spec.argv
+            if dirty := self._servers.dirty_gpus(request.gpus):
+                return LaunchReport(argv, False, started_at, diagnosis=_dirty(self._settings.host, dirty))
+            running = self._servers.start(spec, request.launch_id)
+            argv = running.argv
+            server = _Server(running, request, LogFollower(self._servers, running, self._engine))
+            self._running[request.launch_id] = server
+            phases, diagnosis = wait_ready(
+                server.log, self._servers, running, self._engine, request.arm, self._settings.deadlines,
+                cancelled=self._cancel.is_set, note=self._note,
+            )  # fmt: skip
+            if diagnosis is None:
+                server.http = ServerHttp(self._servers.forward(running), running.api_key)
+                return self._ready(server, started_at, phases)
+        except HostError as error:
+            phases, diagnosis = {}, _infra(Phase.START, str(error))
+        stop = self.stop(request.launch_id) if server is not None else None
+        return _report(server, argv, started_at, phases, diagnosis=diagnosis, stop=stop)
+
+    def _ready(self, server: _Server, started_at: float, phases: Mapping[str, float]) -> LaunchReport:
+        http = server.require_http()
+        deadline = time.monotonic() + self._settings.deadlines.warmup_s
+        while not self._engine.ready(http):
+            if time.monotonic() > deadline or self._cancel.is_set() or not self._servers.state(server.running).alive:
+                diagnosis = self._diagnose(server, Phase.WARMUP, timed_out=True)
+                stop = self.stop(server.request.launch_id)
+                return _report(server, server.running.argv, started_at, phases, diagnosis=diagnosis, stop=stop)
+            time.sleep(0.1)  # the server prints its ready line a moment before it answers as ready
+        effective, info = self._engine.effective(http, server.request.arm, server.request.drafters)
+        report = _report(server, server.running.argv, started_at, phases, effective=effective, info=info, ready=True)
+        if effective.status == "mismatch":
+            stop = self.stop(server.request.launch_id)
+            return replace(report, ready=False, diagnosis=_mismatch(effective, server.running.log_path), stop=stop)
+        self._note(Phase.READY)
+        return report
+
+    # ------------------------------------------------------------------ measure
+
+    def probe(self, launch_id: str, prompts: tuple[Prompt, ...]) -> ProbeReport:
+        """Accept length from a few requests, before anything is paid for (DESIGN rule: probe before paying)."""
+        server = self._running[launch_id]
+        self._note(Phase.PROBE)
+        result = probe(server.target(), prompts, cancel=self._cancel)
+        diagnosis = None
+        if result.error is not None:
+            diagnosis = self._diagnose(server, Phase.PROBE, timed_out=True)
+        elif server.request.arm.speculative:
+            diagnosis = self._engine.probe_diagnosis(
+                result.accept_length, result.verify_steps, server.request.arm, server.request.drafters
+            )
+        return ProbeReport(result.accept_length, result.verify_steps, result.histogram, diagnosis)
+
+    def warm_up(self, launch_id: str, spec: BlockSpec) -> Diagnosis | None:
+        """Requests that are thrown away, with one pass at the block's full concurrency."""
+        server = self._running[launch_id]
+        self._note(Phase.WARMUP, concurrency=spec.concurrency)
+        warm_up(server.target(), spec, cancel=self._cancel)
+        if self._cancel.is_set():
+            return _cancelled(Phase.WARMUP)
+        alive = self._alive(server)
+        return None if alive else self._diagnose(server, Phase.WARMUP, timed_out=False)
+
+    def measure(self, launch_id: str, spec: BlockSpec) -> BlockReport:
+        """One block: cache flushed, requests, log flags and GPU telemetry of exactly this window."""
+        server = self._running[launch_id]
+        self._note(Phase.BENCHMARK, concurrency=spec.concurrency, round=spec.round)
+        server.log.drain()
+        try:
+            self._engine.reset(server.require_http())
+        except (RuntimeError, OSError) as error:
+            if not self._alive(server):
+                return BlockReport(None, self._diagnose(server, Phase.BENCHMARK, timed_out=False))
+            return BlockReport(None, _infra(Phase.BENCHMARK, f"the prefix cache could not be flushed: {error}"))
+        server.log.new_window()
+        telemetry = self._servers.telemetry(server.request.gpus)
+        telemetry.start()
+        try:
+            block = run_block(server.target(), spec, cancel=self._cancel)
+        finally:
+            gpus = telemetry.stop()
+        server.log.drain()
+        block = replace(block, gpus=gpus, log_flags=dict(server.log.state.flags))
+        if self._cancel.is_set():
+            return BlockReport(None, _cancelled(Phase.BENCHMARK))
+        if not self._alive(server):
+            return BlockReport(block, self._diagnose(server, Phase.BENCHMARK, timed_out=False))
+        if block.requests and not any(r.ok for r in block.requests):
+            return BlockReport(block, self._diagnose(server, Phase.BENCHMARK, timed_out=True))
+        return BlockReport(block)
+
+    def stop(self, launch_id: str) -> StopReport:
+        """End a server and verify that nothing of it is left."""
+        server = self._running.pop(launch_id, None)
+        if server is None:
+            return StopReport(clean=True, exit_code=None, took_s=0.0, note="not running")
+        self._note(Phase.STOP)
+        if server.http is not None:
+            self._engine.abort_all(server.http)
+            server.http.close()
+        try:
+            report = self._servers.stop(server.running)
+        except HostError as error:
+            report = StopReport(clean=False, exit_code=None, took_s=0.0, note=str(error))
+        self._note(None)
+        return report
+
+    # ------------------------------------------------------------------ helpers
+
+    def _note(self, phase: Phase | None, **more: Any) -> None:
+        self._progress = {"phase": phase, "since": time.time(), **more}
+
+    def _require_facts(self) -> HostFacts:
+        if self._facts is None:
+            raise HostError(f"host {self._settings.host} was not prepared")
+        return self._facts
+
+    def _alive(self, server: _Server) -> bool:
+        try:
+            return self._servers.state(server.running).alive
+        except HostError:
+            return False
+
+    def _diagnose(self, server: _Server, phase: Phase, *, timed_out: bool) -> Diagnosis:
+        if self._cancel.is_set():
+            return _cancelled(phase)
+        try:
+            server.log.drain()
+            exit_code = self._servers.state(server.running).exit_code
+        except HostError as error:
+            return _infra(phase, str(error))
+        diagnosis: Diagnosis = self._engine.diagnose(
+            server.log.lines, exit_code=exit_code, phase=phase, timed_out=timed_out, arm=server.request.arm
+        )
+        return replace(diagnosis, log_path=server.running.log_path, log_tail=tuple(server.log.lines)[-40:])
+
+
+@dataclass(slots=True)
+class _Server:
+    """A live server of this owner."""
+
+    running: RunningServer
+    request: LaunchRequest
+    log: LogFollower
+    http: ServerHttp | None = None
+
+    def require_http(self) -> ServerHttp:
+        assert self.http is not None, "asked before the server was ready"
+        return self.http
+
+    def target(self) -> Target:
+        http = self.require_http()
+        return Target(http.base_url, self.running.api_key)
+
+
+def _report(
+    server: _Server | None,
+    argv: tuple[str, ...],
+    started_at: float,
+    phases: Mapping[str, float],
+    *,
+    ready: bool = False,
+    effective: Effective | None = None,
+    info: Mapping[str, Any] | None = None,
+    diagnosis: Diagnosis | None = None,
+    stop: StopReport | None = None,
+) -> LaunchReport:
+    running = None if server is None else server.running
+    return LaunchReport(
+        argv,
+        ready,
+        started_at,
+        ready_s=time.time() - started_at if ready else None,
+        phases=phases,
+        pid=running.pid if running else None,
+        port=running.port if running else None,
+        marker=running.marker if running else None,
+        run_dir=running.run_dir if running else None,
+        log_path=running.log_path if running else None,
+        effective=effective,
+        server_info=info or {},
+        diagnosis=diagnosis,
+        stop=stop,
+    )
+
+
+def _infra(phase: Phase, evidence: str) -> Diagnosis:
+    return Diagnosis(
+        Verdict.INFRA_ERROR,
+        phase,
+        "host",
+        evidence,
+        "The configuration is not at fault; it is tried again.",
+        Retry.LATER,
+    )
+
+
+def _cancelled(phase: Phase) -> Diagnosis:
+    return Diagnosis(
+        Verdict.CANCELLED, phase, "cancelled", "stopped on request", "`sweep resume` tries it again.", Retry.LATER
+    )
+
+
+def _mismatch(effective: Effective, log_path: str) -> Diagnosis:
+    wrong = [d for d in effective.differences if d.rule is None]
+    text = "; ".join(f"{d.key}: asked {d.asked!r}, runs {d.effective!r}" for d in wrong)
+    return Diagnosis(
+        Verdict.LAUNCH_CONFIG_ERROR,
+        Phase.READY,
+        "effective_mismatch",
+        text,
+        "The server runs something else than asked for, by no rule we know. Pin the argument it changed, or ask for "
+        "what it runs.",
+        log_path=log_path,
+    )
+
+
+def _dirty(host: str, processes: tuple[Any, ...]) -> Diagnosis:
+    names = ", ".join(
+        f"pid {p.pid} ({p.command or '?'}) of user {p.user or '?'}, {p.memory_mib} MiB" for p in processes
+    )
+    return Diagnosis(
+        Verdict.INFRA_ERROR,
+        Phase.START,
+        "gpu_dirty",
+        f"host {host}: GPU memory is held by {names}",
+        "Someone else's process is on the GPU. It is not ours to end: wait for it, or give this study other GPUs.",
+        Retry.LATER,
+    )

@@ -1,0 +1,123 @@
+"""Ray: one actor per GPU host. The only module that imports ray.
+
+An actor owns its host through a :class:`sweep.owner.HostOwner`: SSH connection, GPUs, launches and benchmark worker.
+Calls return values; a lost actor or node comes back as a :class:`HostLost` value. Actors take no CPU slot
+(``num_cpus=0``): the work they own happens on the GPU host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sweep.errors import HostError
+from sweep.owner import HostOwner, OwnerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class HostLost:
+    """The actor of a host is gone (killed, node lost, out of memory): what was running there must be reconciled."""
+
+    host: str
+    message: str
+
+
+class Pool(Protocol):
+    """Runs methods of host owners: by Ray in a study, inline in tests of the layers above."""
+
+    def open(self, settings: Mapping[str, OwnerSettings]) -> None: ...
+
+    async def call(self, host: str, method: str, *args: Any) -> Any:
+        """Call ``HostOwner.method(*args)`` on the owner of ``host``; returns its value or :class:`HostLost`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class InlinePool:
+    """Owners in this process, each call in a thread."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, HostOwner] = {}
+
+    def open(self, settings: Mapping[str, OwnerSettings]) -> None:
+        self._owners = {name: HostOwner(value) for name, value in settings.items()}
+
+    async def call(self, host: str, method: str, *args: Any) -> Any:
+        return await asyncio.to_thread(getattr(self._owners[host], method), *args)
+
+    def close(self) -> None:
+        for owner in self._owners.values():
+            owner.close()
+
+
+class RayPool:
+    """Owners as Ray actors, on a cluster of our own (``address=None``) or on one that is there."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address
+        self._actors: dict[str, Any] = {}
+        self._temp: str | None = None
+
+    def open(self, settings: Mapping[str, OwnerSettings]) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+        if self._address is None:
+            # A token of this run only, by environment: nothing is left in the user's home, and no other account of
+            # this machine can use the cluster.
+            os.environ["RAY_AUTH_MODE"] = "token"
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(24)
+            # A short private folder: Ray's sockets must stay under 107 characters, and its default folder belongs
+            # to whichever account used Ray first.
+            self._temp = tempfile.mkdtemp(prefix="sweep-ray-", dir="/tmp" if Path("/tmp").is_dir() else None)
+        import ray
+
+        try:
+            if self._address is None:
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    num_cpus=1,
+                    num_gpus=0,
+                    object_store_memory=80 * 1024 * 1024,
+                    _temp_dir=self._temp,
+                    log_to_driver=False,
+                    configure_logging=False,
+                )
+            else:
+                ray.init(address=self._address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = self._address or "a local cluster"
+            raise HostError(
+                f"Ray could not be started or reached at {where}: {error}. "
+                "Check the address, the token (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH with RAY_AUTH_MODE=token) and "
+                "that Ray and Python versions are equal on both sides."
+            ) from error
+        actor = ray.remote(num_cpus=0, num_gpus=0, max_concurrency=8, max_restarts=0)(HostOwner)
+        for name, value in settings.items():
+            self._actors[name] = actor.remote(value)
+
+    async def call(self, host: str, method: str, *args: Any) -> Any:
+        import ray
+        import ray.exceptions
+
+        try:
+            return await getattr(self._actors[host], method).remote(*args)
+        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.RaySystemError) as error:
+            return HostLost(host, f"the Ray actor of host {host} is gone: {str(error).splitlines()[0]}")
+
+    def close(self) -> None:
+        import ray
+
+        for actor in self._actors.values():
+            ray.kill(actor)
+        ray.shutdown()
+        if self._temp is not None:
+            shutil.rmtree(self._temp, ignore_errors=True)

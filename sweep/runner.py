@@ -1,0 +1,258 @@
+"""The life of a study: propose, launch, store, tell, until the budget or the space is at its end; then confirm.
+
+One task per host takes work from the shared books; every launch is a :func:`sweep.launching.Launcher.run`. A row is
+finished in the database before the sampler hears of it, so that a crash between the two is healed by reading the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from storage.store import Store
+from sweep.agenda import HostAgenda, Job, confirm_jobs
+from sweep.books import Books
+from sweep.launching import Launcher, LaunchOutcome, LaunchPlan
+from sweep.model import Diagnosis, Role, Stage, Verdict
+from sweep.owner import LaunchRequest, OwnerSettings, Prepared
+from sweep.pool import HostLost, Pool
+from sweep.seams import Listener
+
+HEARTBEAT_S = 2.0
+HOST_STRIKES = 3  # infrastructure failures in a row after which a host is set aside
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run needs besides the books. Times are seconds; ``deadline`` is a Unix time or None."""
+
+    trials: int | None
+    deadline: float | None
+    max_attempts: int
+    confirm_top: int
+    confirm_launches: int
+    retry_pause_s: float
+
+
+@dataclass(slots=True)
+class HostState:
+    """One host during a run."""
+
+    name: str
+    settings: OwnerSettings
+    agenda: HostAgenda
+    gpus: tuple[int, ...]
+    strikes: int = 0
+    aside: str | None = None  # why the host is not used any more
+    pairs: int = 0
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs one study over its hosts. ``plans`` gives the launch plan per stage, ``request`` a launch request."""
+
+    store: Store
+    books: Books
+    pool: Pool
+    hosts: dict[str, HostState]
+    settings: RunSettings
+    plans: Mapping[Stage, LaunchPlan]
+    request: Any  # (arm, gpus) -> (launch id -> LaunchRequest)
+    renew_owner: Any  # OwnerSettings -> OwnerSettings of a higher epoch
+    listener: Listener
+    _stopping: str | None = None
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    # ------------------------------------------------------------------ whole
+
+    async def run(self) -> str:
+        """Until finished, stopped or out of hosts; returns the study's new state (``finished`` or ``stopped``)."""
+        self.pool.open({name: host.settings for name, host in self.hosts.items()})
+        heartbeat = asyncio.create_task(self._heartbeat())
+        try:
+            await asyncio.gather(*(self._prepare(host) for host in self.hosts.values()))
+            self._require_hosts()
+            await self._all_hosts(self._search)
+            if self._stopping is None:
+                await self._all_hosts(self._confirm)
+        finally:
+            heartbeat.cancel()
+            await asyncio.gather(*(self.pool.call(name, "close") for name in self.hosts), return_exceptions=True)
+            self.pool.close()
+        return "stopped" if self._stopping else "finished"
+
+    async def stop(self, why: str) -> None:
+        """End what is running, cleanly, and leave a study that can be resumed."""
+        self._stopping = self._stopping or why
+        self._event("stopping", why=why)
+        await asyncio.gather(*(self.pool.call(name, "cancel") for name in self.hosts))
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _all_hosts(self, part: Any) -> None:
+        """One task per host; the first that fails (the database, a bug) ends the others."""
+        async with asyncio.TaskGroup() as group:
+            for host in self.hosts.values():
+                if host.aside is None:
+                    group.create_task(part(host))
+
+    # ------------------------------------------------------------------ hosts
+
+    async def _prepare(self, host: HostState) -> None:
+        self._event("prepare", host=host.name)
+        answer = await self.pool.call(host.name, "prepare")
+        if isinstance(answer, HostLost):
+            answer = Prepared(error=answer.message)
+        if answer.error is not None:
+            host.aside = answer.error
+            self._event("host_aside", host=host.name, why=answer.error)
+            self.books.host_error(host.name, answer)
+            return
+        self.books.host_ready(host.name, host.settings.kind, answer.facts)
+        if answer.left_over:
+            self._event("left_over", host=host.name, launches=list(answer.left_over))
+
+    def _require_hosts(self) -> None:
+        if all(host.aside for host in self.hosts.values()):
+            raise self.books.no_host_error()
+
+    async def _reopen(self, host: HostState) -> None:
+        """A lost actor: a new one, of a higher epoch, which first ends what the old one left on the host."""
+        host.settings = self.renew_owner(host.settings)
+        self.pool.open({host.name: host.settings})
+        await self._prepare(host)
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            for name, host in self.hosts.items():
+                if host.aside is None:
+                    progress = await self.pool.call(name, "heartbeat")
+                    if isinstance(progress, dict):
+                        self._event("progress", host=name, **progress)
+            if self._stopping is None and self.store.stop_requested(self.books.study_id):
+                await self.stop("asked by `sweep stop`")
+            self.store.controller_heartbeat(self.books.study_id)
+
+    # ------------------------------------------------------------------ search
+
+    async def _search(self, host: HostState) -> None:
+        while not self._over(host):
+            job = host.agenda.reference(time.time())
+            if job is None:
+                job = await self._candidate(host)
+            if job is None:
+                break
+            outcome = await self._launch(host, job)
+            await self._book(host, job, outcome)
+        last = host.agenda.last()
+        if last is not None and self._stopping is None and host.aside is None:
+            await self._book(host, last, await self._launch(host, last))
+
+    def _over(self, host: HostState) -> bool:
+        late = self.settings.deadline is not None and time.time() > self.settings.deadline
+        if late and self._stopping is None:
+            self._event("budget", why="the time of the budget is used up")
+        return self._stopping is not None or host.aside is not None or late
+
+    async def _candidate(self, host: HostState) -> Job | None:
+        """The next trial for this host; waits while other hosts may still hand work back."""
+        async with self._changed:
+            while self._stopping is None:
+                trial = self.books.next_trial(host.name, budget=self.settings.trials)
+                if trial is not None:
+                    self._event("trial", host=host.name, trial=trial.number, arm=trial.config.label(), why=trial.why)
+                    return Job(trial.config, Role.CANDIDATE, Stage.SEARCH, trial.number)
+                if not self.books.running():
+                    return None
+                await self._changed.wait()
+        return None
+
+    # ------------------------------------------------------------------ confirm
+
+    async def _confirm(self, host: HostState) -> None:
+        top = self.books.to_confirm(host.name, self.settings.confirm_top)
+        if not top or self.settings.confirm_launches == 0 or self._over(host):
+            return
+        host.pairs += 1
+        pair = self.books.next_pair()
+        for job in confirm_jobs(top, self.settings.confirm_launches, pair):
+            if self._over(host):
+                return
+            outcome = await self._launch(host, job)
+            self.books.add_launch(outcome)
+            self._event("launched", host=host.name, stage="confirm", arm=job.arm.label(), diagnosis=outcome.diagnosis)
+            if outcome.diagnosis is not None and outcome.diagnosis.verdict.requeue:
+                await self._strike(host, outcome)
+        self.books.analyse()
+
+    # ------------------------------------------------------------------ one launch
+
+    async def _launch(self, host: HostState, job: Job) -> LaunchOutcome:
+        def note(kind: str, more: dict[str, Any]) -> None:
+            self._event(kind, host=host.name, trial=job.trial, stage=job.stage, **more)
+
+        async def call(method: str, *args: Any) -> Any:
+            return await self.pool.call(host.name, method, *args)
+
+        launcher = Launcher(self.store, self.books.study_id, host.name, call, note)
+        make: Any = self.request(job.arm, host.gpus)
+
+        def request(row: str) -> LaunchRequest:
+            return make(f"{self.books.study_uid}-{row}")
+
+        return await launcher.run(job, request, self.plans[job.stage])
+
+    async def _book(self, host: HostState, job: Job, outcome: LaunchOutcome) -> None:
+        """Rows first, then the sampler's view, then whoever waits for work."""
+        diagnosis = outcome.diagnosis
+        self.books.add_launch(outcome)
+        host.agenda.done(job, time.time(), measured=diagnosis is None)
+        if job.trial is not None:
+            again = self.books.finish_trial(job.trial, host.name, outcome, max_attempts=self.settings.max_attempts)
+            if again:
+                self._event("requeued", host=host.name, trial=job.trial, reason=diagnosis.reason if diagnosis else "")
+        elif diagnosis is not None and not diagnosis.verdict.requeue:
+            self.books.reference_failed(job, diagnosis)
+        self.books.analyse()
+        self._event(
+            "finished", host=host.name, trial=job.trial, role=job.role, arm=job.arm.label(), diagnosis=diagnosis
+        )
+        if diagnosis is not None and diagnosis.verdict is Verdict.INFRA_ERROR:
+            await self._strike(host, outcome)
+        elif diagnosis is None:
+            host.strikes = 0
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _strike(self, host: HostState, outcome: LaunchOutcome) -> None:
+        """Circuit breaker: a host that fails again and again is set aside and the study goes on elsewhere."""
+        assert outcome.diagnosis is not None
+        if outcome.host_lost and self._stopping is None:
+            await self._reopen(host)
+        host.strikes += 1
+        if host.strikes >= HOST_STRIKES:
+            host.aside = f"{host.strikes} infrastructure failures in a row, the last: {outcome.diagnosis.evidence}"
+            self._event("host_aside", host=host.name, why=host.aside)
+        elif self._stopping is None:
+            await asyncio.sleep(self.settings.retry_pause_s * 2 ** (host.strikes - 1))
+
+    def _event(self, kind: str, **more: Any) -> None:
+        more = {key: _plain(value) for key, value in more.items()}
+        self.listener.on_event({"kind": kind, "at": time.time(), **more})
+        if kind != "progress":
+            self.store.add_event(self.books.study_id, more.get("host"), kind, more)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Diagnosis):
+        return {
+            "verdict": value.verdict.value,
+            "reason": value.reason,
+            "evidence": value.evidence,
+            "advice": value.advice,
+        }
+    return value

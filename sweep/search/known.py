@@ -1,0 +1,72 @@
+"""What may still be proposed: nothing known, nothing running, nothing that a failure has ruled out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sweep.model import ArmConfig, Verdict
+from sweep.search.view import Told
+
+# A configuration that met trouble of its surroundings this often is set aside: by then the trouble may be its own.
+MAX_ATTEMPTS = 3
+
+
+class Known:
+    """What a history says about configurations. Pure: built from rows, changed by nothing."""
+
+    def __init__(self, history: Sequence[Told]) -> None:
+        self._settled: set[ArmConfig] = set()
+        self._ineffective: set[tuple[str | None, str | None]] = set()
+        self._dominating: list[tuple[ArmConfig, tuple[str, ...]]] = []
+        attempts: Counter[ArmConfig] = Counter()
+        for told in history:
+            if told.verdict is not None and told.verdict.requeue:
+                attempts[told.config] += 1
+                continue
+            self._settled.update((told.config, told.ran))
+            if told.verdict is Verdict.DRAFTER_INEFFECTIVE:
+                self._ineffective.add((told.config.algorithm, told.config.draft_model))
+            elif told.verdict is not None and told.verdict.infeasible and told.dominates:
+                self._dominating.append((told.ran, told.dominates))
+        self._settled.update(config for config, count in attempts.items() if count >= MAX_ATTEMPTS)
+
+    def settled(self, config: ArmConfig) -> bool:
+        """Finished, running, or set aside after repeated trouble of its surroundings."""
+        return config in self._settled
+
+    def excluded(self, config: ArmConfig) -> str | None:
+        """Why a failure elsewhere rules this configuration out, or None."""
+        if (config.algorithm, config.draft_model) in self._ineffective:
+            return f"{config.algorithm} {config.draft_model or ''}".rstrip() + " never accepted a draft"
+        for failed, fields in self._dominating:
+            if _dominated(config, failed, fields):
+                return f"{failed.label()} failed, and this is no smaller in {', '.join(fields)}"
+        return None
+
+    def open(self, candidates: Iterable[ArmConfig]) -> list[ArmConfig]:
+        """The candidates that may still be proposed, in their order, each once."""
+        return [c for c in dict.fromkeys(candidates) if not self.settled(c) and self.excluded(c) is None]
+
+
+def fields(config: ArmConfig) -> dict[str, Any]:
+    """Axis name -> value, extra flags beside the named axes."""
+    flat = config.as_dict()
+    flat.update(flat.pop("args", {}))
+    return flat
+
+
+def _dominated(config: ArmConfig, failed: ArmConfig, names: Sequence[str]) -> bool:
+    """True where ``config`` equals ``failed`` but for ``names``, in each of which it is equal or larger."""
+    ours, theirs = fields(config), fields(failed)
+    if ours.keys() != theirs.keys():
+        return False
+    for name, value in ours.items():
+        other = theirs[name]
+        if value == other:
+            continue
+        comparable = isinstance(value, int | float) and isinstance(other, int | float)
+        if name not in names or not comparable or value < other:
+            return False
+    return True

@@ -1,0 +1,76 @@
+"""What the next launch is worth: expected improvement per minute, launch included.
+
+One objective: E[max(0, f(x) - f(best measured))] with the correlation of the two (Jones, Schonlau & Welch 1998), times
+the chance that x launches and keeps the constraints, over its minutes. Several: the mean of that over weighted sums of
+log values, each objective alone among them (after Knowles' ParEGO, 2006), so that both ends and the middle of the front
+draw launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import ndtr
+
+from sweep.search.model.fit import CostModel
+from sweep.search.model.gaussian import Array
+
+# Chance that a proposal trusts the model less than the model does (its spread tripled): it keeps exploring.
+EXPLORE = 0.05
+EXPLORE_SPREAD = 3.0
+# Residuals above this are worth telling the user about.
+MISFIT = 0.1
+
+
+def weights(objectives: int, rng: np.random.Generator) -> Array:
+    """(m, objectives): each alone, then as many random mixtures."""
+    alone = np.eye(objectives)
+    return alone if objectives == 1 else np.concatenate([alone, rng.dirichlet(np.ones(objectives), size=objectives)])
+
+
+def expected_improvement(mean: Array, sd: Array) -> Array:
+    """E[max(0, z)] for z ~ N(mean, sd^2)."""
+    ratio = mean / sd
+    return np.asarray(mean * ndtr(ratio) + sd * np.exp(-0.5 * ratio**2) / np.sqrt(2.0 * np.pi))
+
+
+def score(model: CostModel, rng: np.random.Generator) -> tuple[Array, bool]:
+    """(n,) worth per minute of every configuration, and whether this proposal explores."""
+    explores = bool(rng.random() < EXPLORE)
+    total = np.zeros(len(model.configs))
+    mixtures = weights(len(model.outlooks), rng)
+    for mixture in mixtures:
+        total += improvement(model, mixture, EXPLORE_SPREAD if explores else 1.0)
+    return total / len(mixtures) * model.launches / model.minutes, explores
+
+
+def improvement(model: CostModel, mixture: Sequence[float] | Array, spread: float = 1.0) -> Array:
+    """(n,) expected improvement of one weighted sum of log objectives; nothing measured: an optimistic value."""
+    pairs = [(w, o) for w, o in zip(mixture, model.outlooks, strict=True) if w > 0]
+    mean = np.sum([w * o.mean for w, o in pairs], axis=0)
+    if not model.measured:
+        sd = np.sum([w * np.sqrt(o.var) for w, o in pairs], axis=0)
+        return np.asarray(np.exp(mean + spread * sd - np.max(mean + spread * sd)))
+    best = max(model.measured, key=lambda i: (mean[i], -i))
+    # Objectives on one launch move together; adding their spreads is the cautious end.
+    sd = np.sum([w * o.spread(best) for w, o in pairs], axis=0)
+    return expected_improvement(mean - mean[best], spread * sd)
+
+
+def why(model: CostModel, chosen: int, explores: bool) -> str:
+    """One line for the user: the expected gain over the best measured arm, and what is least known about it."""
+    outlook = model.outlooks[0]
+    length, level = model.accept_length.var[chosen], model.levels[0]
+    step = model.step_time(level).var[chosen]
+    tree = model.configs[chosen]
+    unsure = "step time" if step >= length else "acceptance"
+    where = f"{tree.num_draft_tokens} draft tokens" if unsure == "step time" else f"depth {tree.num_steps}"
+    text = f"uncertain {unsure} at {where} (± {np.sqrt(max(step, length)):.1%})"
+    if model.measured:
+        best = max(model.measured, key=lambda i: (outlook.mean[i], -i))
+        gain = float(np.expm1(outlook.mean[chosen] - outlook.mean[best]))
+        text = f"expected {gain:+.1%} over {model.configs[best].label()}; " + text
+    if max(model.misfit) > MISFIT:
+        text += "; measurements stray from the cost model, so what was measured counts for more"
+    return "exploring: " + text if explores else text

@@ -1,0 +1,138 @@
+"""Linear-Gaussian regression: explicit terms with priors, plus a residual process for what the terms do not say.
+
+    y(row) = basis(row) . phi + sum_r load_r(row) . delta_r(point(row)) + noise,
+    phi ~ N(mean, diag(var)),   delta_r ~ GP(0, amplitude^2 k)
+
+(Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, section 2.7). The amplitude of the residual and
+the noise are unknown: each pair of a small grid gets its evidence, and posteriors are averaged by it. A large residual
+means that the measurements contradict the terms; predictions then stay near what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+# The share of the residual that is one configuration's own, not shared with its neighbours.
+OWN_SHARE = 0.15
+# Grid points whose posterior weight is below this are left out of the average.
+NEGLIGIBLE = 0.03
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Linear functionals: ``basis`` (n, p), ``loads`` (n, r) on the residuals, ``features`` (n, k) of the point."""
+
+    basis: Array
+    loads: Array
+    features: Array
+
+    def take(self, index: Index | Sequence[int]) -> Rows:
+        return Rows(self.basis[index], self.loads[index], self.features[index])
+
+    def __len__(self) -> int:
+        return len(self.basis)
+
+
+def matern(a: Array, b: Array) -> Array:
+    """Matern 3/2 correlation (rough enough for a cliff), with the own share where points coincide; (n, m)."""
+    square = np.maximum((a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2.0 * a @ b.T, 0.0)
+    distance = np.sqrt(3.0 * square)
+    smooth = (1.0 + distance) * np.exp(-distance)
+    return np.asarray((1.0 - OWN_SHARE) * smooth + OWN_SHARE * (square < 1e-9))
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Of the terms: ``mean`` (p,) and ``var`` (p,)."""
+
+    mean: Array
+    var: Array
+
+    def covariance(self, a: Rows, b: Rows, amplitude: float) -> Array:
+        residual = matern(a.features, b.features) * (a.loads @ b.loads.T)
+        return np.asarray((a.basis * self.var) @ b.basis.T + amplitude**2 * residual)
+
+    def variance(self, a: Rows, amplitude: float) -> Array:
+        return np.asarray((a.basis**2) @ self.var + amplitude**2 * (a.loads**2).sum(1))
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """One grid point: residual ``amplitude`` and ``noise`` (standard deviation per unit of the rows' own scale)."""
+
+    amplitude: float
+    noise: float
+    log_prior: float = 0.0
+
+
+class Conditioned:
+    """The posterior under one grid point."""
+
+    def __init__(self, prior: Prior, rows: Rows, y: Array, scale: Array, hyper: Hyper) -> None:
+        self.prior, self.rows, self.hyper = prior, rows, hyper
+        covariance = prior.covariance(rows, rows, hyper.amplitude)
+        covariance[np.diag_indices(len(rows))] += (hyper.noise * scale) ** 2 + 1e-10
+        self._factor = cholesky(covariance, lower=True, check_finite=False)
+        innovation = y - rows.basis @ prior.mean
+        self._alpha = cho_solve((self._factor, True), innovation, check_finite=False)
+        self.evidence = float(-0.5 * innovation @ self._alpha - np.log(np.diag(self._factor)).sum() + hyper.log_prior)
+
+    def terms(self) -> Array:
+        """Posterior mean of the terms (p,)."""
+        return np.asarray(self.prior.mean + self.prior.var * (self.rows.basis.T @ self._alpha))
+
+    def residual(self, features: Array) -> Array:
+        """Posterior mean of each residual process at points of ``features`` (n, k): (n, r)."""
+        weighted = self.rows.loads * self._alpha[:, None]
+        return np.asarray(self.hyper.amplitude**2 * matern(features, self.rows.features) @ weighted)
+
+    def mean(self, target: Rows) -> Array:
+        return np.asarray(target.basis @ self.terms() + (target.loads * self.residual(target.features)).sum(1))
+
+    def whitened(self, target: Rows) -> Array:
+        """(n_observed, n_target): what the observations explain; covariance = prior - W^T W."""
+        cross = self.prior.covariance(self.rows, target, self.hyper.amplitude)
+        return np.asarray(solve_triangular(self._factor, cross, lower=True, check_finite=False))
+
+
+class Posterior:
+    """The average over the grid, at fixed targets. Mean and variance by moments."""
+
+    def __init__(self, parts: Sequence[tuple[float, Conditioned]], target: Rows) -> None:
+        self.target = target
+        self._parts = [(w, c, c.mean(target), c.whitened(target)) for w, c in parts]
+        self.mean = np.sum([w * m for w, _, m, _ in self._parts], axis=0)
+        second = [
+            w * (c.prior.variance(target, c.hyper.amplitude) - (v * v).sum(0) + (m - self.mean) ** 2)
+            for w, c, m, v in self._parts
+        ]
+        self.var = np.maximum(np.sum(second, axis=0), 1e-12)
+
+    def covariance(self, a: Index, b: Index) -> Array:
+        """(len(a), len(b)) between targets."""
+        out = np.zeros((len(a), len(b)))
+        ours, theirs = self.target.take(a), self.target.take(b)
+        for weight, part, mean, white in self._parts:
+            prior = part.prior.covariance(ours, theirs, part.hyper.amplitude)
+            shift = np.outer(mean[a] - self.mean[a], mean[b] - self.mean[b])
+            out += weight * (prior - white[:, a].T @ white[:, b] + shift)
+        return out
+
+
+def average(prior: Prior, rows: Rows, y: Array, scale: Array, grid: Sequence[Hyper]) -> list[tuple[float, Conditioned]]:
+    """Grid points with their posterior weights, negligible ones dropped, the heaviest first."""
+    parts = [Conditioned(prior, rows, y, scale, hyper) for hyper in grid]
+    evidence = np.array([part.evidence for part in parts])
+    weights = np.exp(evidence - evidence.max())
+    weights /= weights.sum()
+    kept = sorted(((float(w), i) for i, w in enumerate(weights) if w >= NEGLIGIBLE), reverse=True)
+    total = sum(w for w, _ in kept)
+    return [(w / total, parts[i]) for w, i in kept]

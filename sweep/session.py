@@ -1,0 +1,344 @@
+"""A study from command to state: the composition root. Everything is put together here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from launchers.locks import Holder, holder_alive, this_holder
+from launchers.servers import Owner
+
+from search_spaces.space import SearchSpace
+from storage.records import StudyRow, StudyState
+from storage.store import Store
+from sweep import __version__
+from sweep.agenda import HostAgenda, engine_default_arm
+from sweep.analysis import AnalysisSettings
+from sweep.bench.workload import PromptSet, load_prompts
+from sweep.books import Books
+from sweep.config import Host, StudySpec, plain_env, secret_env
+from sweep.errors import BusyError
+from sweep.launching import LaunchPlan
+from sweep.model import ArmConfig, BlockSpec, Prompt, Stage
+from sweep.owner import LaunchRequest, OwnerSettings
+from sweep.pool import Pool, RayPool
+from sweep.readiness import Deadlines
+from sweep.registry import ENGINES, HOST_SETTINGS, load
+from sweep.runner import HostState, Runner, RunSettings
+from sweep.seams import Listener
+from sweep.search.proposer import Proposer
+from sweep.search.view import SpaceView
+
+HOLDER_SILENT_S = 60.0  # a controller on another machine that has not been heard of for this long is gone
+LEASE_S = 60.0
+PROBE_PROMPTS = 4
+
+
+class Progress(AbstractContextManager["Progress"], Listener, Protocol):
+    """A listener that is entered while the study runs."""
+
+
+MakeProgress = Callable[[Books, RunSettings], Progress]
+
+
+def create(store: Store, spec: StudySpec, yaml: str) -> StudyRow:
+    """A new study row. Raises StudyExistsError, which names `resume`."""
+    SearchSpace.from_spec(spec)  # a space without a servable configuration is refused before there is a row
+    return store.create_study(
+        spec.name,
+        engine=spec.engine,
+        spec=spec.dump(),
+        yaml=yaml,
+        space_hash=space_hash(spec),
+        seed=spec.seed,
+        tool_version=__version__,
+        objectives=spec.goals,
+        constraints=spec.limits,
+        simulated=spec.simulated,
+        profile=spec.simulate.profile if spec.simulated and spec.simulate else None,
+    )
+
+
+def space_hash(spec: StudySpec) -> str:
+    """12 hex digits over axes and pins."""
+    dump = spec.dump()
+    text = json.dumps([dump["space"], dump["server"], dump["model"]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def run(store: Store, study: StudyRow, spec: StudySpec, make_progress: MakeProgress, pool: Pool | None = None) -> str:
+    """Run a study to its next state: ``finished`` or ``stopped``. Raises SweepError; the study stays resumable."""
+    secrets = secret_env(spec, os.environ)
+    _take(store, study)
+    state = StudyState.STOPPED
+    try:
+        store.set_state(study.id, StudyState.RUNNING)
+        prompts = _prompts(spec)
+        books = _books(store, study, spec)
+        books.recover("the controller ended while this was running")
+        settings = _run_settings(spec)
+        progress = make_progress(books, settings)
+        runner = Runner(
+            store=store,
+            books=books,
+            pool=pool or RayPool(spec.ray.address or os.environ.get("RAY_ADDRESS")),
+            hosts=_hosts(store, study, spec, prompts),
+            settings=settings,
+            plans={stage: _plan(spec, prompts, stage) for stage in Stage},
+            request=_requests(spec, secrets),
+            renew_owner=lambda old: replace(old, owner=replace(old.owner, epoch=_epoch(old.owner.epoch))),
+            listener=progress,
+        )
+        with progress:
+            state = StudyState(asyncio.run(_drive(runner)))
+    finally:
+        store.set_state(study.id, state)
+        store.set_controller(study.id, None)
+    return state.value
+
+
+async def _drive(runner: Runner) -> str:
+    """Run under Ctrl-C: the first asks for a clean stop, the second cancels what is being waited for."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    stops: list[asyncio.Task[None]] = []
+
+    def interrupted() -> None:
+        if stops:
+            task.cancel()
+        else:
+            stops.append(loop.create_task(runner.stop("interrupted")))
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupted)
+    try:
+        return await runner.run()
+    except asyncio.CancelledError:
+        return StudyState.STOPPED.value
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
+# ---------------------------------------------------------------------------------------------- who runs a study
+
+
+def _take(store: Store, study: StudyRow) -> None:
+    """Become the study's controller; BusyError where another one lives."""
+    mine = this_holder()
+    if study.controller is not None:
+        other = Holder.from_dict(study.controller)
+        silent = time.time() - (study.heartbeat_at or study.created_at)
+        alive = holder_alive(other) if other.machine_id == mine.machine_id else silent < HOLDER_SILENT_S
+        if alive and other != mine:
+            raise BusyError(
+                f"study {study.name!r} is run by process {other.pid} on {other.hostname}. "
+                f"`sweep status {study.name} --watch` follows it, `sweep stop {study.name}` ends it."
+            )
+    store.set_controller(study.id, mine.as_dict())
+
+
+def _epoch(before: int = 0) -> int:
+    """Greater than every epoch before it, also after a restart."""
+    return max(before + 1, int(time.time()))
+
+
+# ---------------------------------------------------------------------------------------------- parts
+
+
+def _run_settings(spec: StudySpec) -> RunSettings:
+    measurement = spec.measurement
+    return RunSettings(
+        trials=spec.budget.trials,
+        deadline=_deadline(spec),
+        max_attempts=measurement.max_attempts,
+        confirm_top=measurement.confirm_top,
+        confirm_launches=measurement.confirm_launches,
+        retry_pause_s=0.5 if spec.simulated else 10.0,
+    )
+
+
+def _deadline(spec: StudySpec) -> float | None:
+    """The earlier of `hours` from now and the next `until` o'clock, Unix seconds."""
+    ends: list[float] = []
+    if spec.budget.hours is not None:
+        ends.append(time.time() + spec.budget.hours * 3600)
+    if spec.budget.until is not None:
+        hour, minute = map(int, spec.budget.until.split(":"))
+        now = datetime.now().astimezone()
+        end = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        ends.append((end if end > now else end + timedelta(days=1)).timestamp())
+    return min(ends, default=None)
+
+
+def _books(store: Store, study: StudyRow, spec: StudySpec) -> Books:
+    space = SearchSpace.from_spec(spec)
+
+    def canonical(params: Mapping[str, Any]) -> ArmConfig | None:
+        found = space.canonical(params)
+        return found if isinstance(found, ArmConfig) else None
+
+    proposer = Proposer(
+        SpaceView(candidates=space.candidates, axes=space.axes, canonical=canonical),
+        spec.goals,
+        sampler=spec.sampler,
+        seed=spec.seed,
+        known_good=space.known_good,
+        budget=spec.budget.trials,
+    )
+    analysis = AnalysisSettings(
+        bracket_tolerance=spec.measurement.tolerance,
+        ignore_eos=spec.workload.ignore_eos,
+        metrics=tuple(
+            dict.fromkeys([*(goal.metric for goal in spec.goals), "output_throughput", "ttft_p50", "tpot_p50"])
+        ),
+    )
+    return Books(
+        store,
+        study.id,
+        f"{study.name}-{int(study.created_at)}",
+        proposer=proposer,
+        objectives=spec.goals,
+        constraints=spec.limits,
+        analysis=analysis,
+    )
+
+
+def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -> dict[str, HostState]:
+    mine = this_holder()
+    epoch = _epoch()
+    known = [spec.known_arm(entry) for entry in spec.known_good]
+    default = (
+        engine_default_arm(spec.space.algorithm, list(spec.drafters), known)
+        if spec.measurement.engine_default
+        else None
+    )
+    measured = {launch.role for launch in store.measured_launches(study.id, requests=False)}
+    if "engine_default" in measured:
+        default = None
+    states: dict[str, HostState] = {}
+    for place, host in enumerate(spec.hosts):
+        before = [launch for launch in store.measured_launches(study.id, requests=False) if launch.host == host.name]
+        gpus = spec.gpus_of(host)
+        settings = OwnerSettings(
+            host=host.name,
+            kind=host.kind,
+            transport=load(HOST_SETTINGS, host.kind)(host),
+            python=host.python or "python3",
+            base_dir=host.base_dir,
+            gpus=gpus,
+            engine=spec.engine,
+            engine_args=_engine_args(spec, host, prompts),
+            owner=Owner(study=study.name, controller=mine, epoch=epoch),
+            lease_s=LEASE_S,
+            deadlines=Deadlines(
+                stall_s=spec.measurement.stall_timeout_s, launch_s=max(5400.0, spec.measurement.launch_timeout_s)
+            ),
+        )
+        # A resumed study begins with one fresh baseline per host; the noise it learnt before is kept.
+        calibrate = 1 if before else max(1, spec.measurement.calibrate_launches)
+        agenda = HostAgenda(
+            calibrate_launches=calibrate,
+            baseline_every=spec.measurement.baseline_every,
+            baseline_minutes=60.0,
+            engine_default=default if place == 0 else None,
+        )
+        states[host.name] = HostState(host.name, settings, agenda, gpus[: spec.gpus_per_arm])
+    return states
+
+
+def _engine_args(spec: StudySpec, host: Host, prompts: PromptSet) -> dict[str, Any]:
+    if not spec.simulated:
+        return {}
+    assert spec.simulate is not None
+    return {
+        "profile": spec.simulate.profile,
+        "time_scale": spec.simulate.time_scale,
+        "categories": prompts.categories_by_sha1(),
+        "seed": spec.seed,
+    }
+
+
+def _requests(spec: StudySpec, secrets: Mapping[str, str]) -> Callable[..., Callable[[str], LaunchRequest]]:
+    engine = load(ENGINES, "sglang")()
+    added = engine.recommended_pins(spec.server.args, spec.workload.concurrency, spec.engine_version)
+    server_args = {**added, **spec.server.args}
+    env = plain_env(spec)
+
+    def for_arm(arm: ArmConfig, gpus: tuple[int, ...]) -> Callable[[str], LaunchRequest]:
+        def request(launch_id: str) -> LaunchRequest:
+            return LaunchRequest(
+                launch_id=launch_id,
+                arm=arm,
+                model=spec.model.model_dump(),
+                drafters=spec.drafters,
+                server_args=server_args,
+                env=env,
+                secret_env=secrets,
+                gpus=gpus,
+            )
+
+        return request
+
+    return for_arm
+
+
+# ---------------------------------------------------------------------------------------------- what is measured
+
+
+def _prompts(spec: StudySpec) -> PromptSet:
+    workload = spec.workload
+    return load_prompts(
+        workload.prompts, format=workload.format, categories=workload.categories, per_category=workload.per_category
+    )
+
+
+def _plan(spec: StudySpec, prompts: PromptSet, stage: Stage) -> LaunchPlan:
+    """Rounds of all concurrency levels; a linear drift within a launch then meets every level alike."""
+    chosen = prompts.for_stage(stage, spec.workload.seed if spec.workload.seed is not None else spec.seed)
+    blocks = tuple(
+        _block(spec, chosen, stage, level, turn)
+        for turn in range(spec.workload.repeats)
+        for level in spec.workload.concurrency
+    )
+    warm = max(blocks, key=lambda block: block.concurrency)
+    return LaunchPlan(probe_prompts=chosen[:PROBE_PROMPTS], warm=warm, blocks=blocks)
+
+
+def _block(spec: StudySpec, chosen: tuple[Prompt, ...], stage: Stage, level: int, turn: int) -> BlockSpec:
+    workload = spec.workload
+    return BlockSpec(
+        stage=stage,
+        concurrency=level,
+        round=turn,
+        prompts=_enough(chosen, level, workload.requests_per_level),
+        max_tokens=workload.max_tokens,
+        temperature=workload.temperature,
+        seed=workload.seed if workload.seed is not None else spec.seed,
+        ignore_eos=workload.ignore_eos,
+        endpoint=workload.endpoint,
+        stream_interval=workload.stream_interval,
+        request_rate=workload.request_rate,
+        timeout_s=workload.timeout_s,
+        chat_template_args=workload.chat_template_args,
+    )
+
+
+def _enough(chosen: tuple[Prompt, ...], level: int, wanted: int | None) -> tuple[Prompt, ...]:
+    """Each prompt once at concurrency 1; above, whole waves: at least two, each prompt at least once."""
+    if level == 1:
+        return chosen
+    count = wanted or max(len(chosen), 2 * level)
+    count = math.ceil(count / level) * level
+    return tuple(chosen[i % len(chosen)] for i in range(count))
