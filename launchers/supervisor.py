@@ -598,7 +598,7 @@ class Supervisor:
         self.note_exit(server)
         self.reader.join(2.0)
         self.state.update(finished=True, processes=[], left=left, ended=self.state.get("ended") or time.time())
-        for name in self.files:
+        for name in [*self.files, "reserve"]:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.folder, name))
         if self.state["cgroup"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,10 +87,12 @@ class SearchSpace:
         version: str | None = None,
         gpu_kind: str | None = None,
         model_arch: str | None = None,
+        *,
+        allow_empty: bool = False,
     ) -> SearchSpace:
         """Enumerate. ``version`` as found on the hosts (else the YAML's, else the newest table); ``gpu_kind`` and
-        ``model_arch`` as in :func:`search_spaces.rules.resolve`. Raises ConfigError for a space that is too large or
-        without a single configuration that can be served.
+        ``model_arch`` as in :func:`search_spaces.rules.resolve`. Raises ConfigError for a space that is too large, for
+        a ``known_good`` that cannot be served and, unless ``allow_empty``, for a space with nothing to serve at all.
         """
         axes = _axes(spec.space)
         raw = math.prod(len(values) for values in axes.values())
@@ -112,7 +116,7 @@ class SearchSpace:
                 raise ConfigError(f"known_good: {asked.label()} cannot be served: {answer.reason}")
             known[answer] = None
             found.setdefault(answer)  # a number it leaves out may stand for one that is not on the axis
-        if not found:
+        if not found and not allow_empty:
             raise ConfigError(f"no configuration of the space can be served, for example: {infeasible[0][1].reason}")
         return cls(axes, tuple(found), duplicates, tuple(infeasible), tuple(known), table.version, judge)
 
@@ -126,6 +130,17 @@ class SearchSpace:
                 extra=tuple(sorted(extra.items())),
             )
         )
+
+    def canonical_arm(self, arm: ArmConfig) -> ArmConfig | None:
+        """The configuration an arm comes to under the pins; None where it cannot be served."""
+        answer = self._judge(arm)
+        return None if isinstance(answer, Infeasible) else answer
+
+    @property
+    def fingerprint(self) -> str:
+        """12 hex digits over axes, pins and rule table: equal for equal spaces."""
+        whole = [self.version, {name: list(values) for name, values in self.axes.items()}, dict(self._judge.pins)]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _axes(space: _Axes) -> dict[str, tuple[Any, ...]]:

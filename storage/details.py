@@ -1,4 +1,4 @@
-"""Answers about one study or one trial: status, list of studies, a trial in full, its log and its launch command."""
+"""Answers about one trial: all that is known of it, its log, its launch command."""
 
 from __future__ import annotations
 
@@ -13,107 +13,25 @@ from typing import Any
 import sqlalchemy as sa
 
 from storage import schema
-from storage.queries import best
-from storage.records import LaunchRow, StudyRow, TrialRow
+from storage.records import LaunchRow, TrialRow
 from storage.store import Store
 from sweep.errors import UsageError
-from sweep.model import Role, Stage
 
 
-def status(store: Store, study: StudyRow) -> dict[str, Any]:
-    """{study, state, counts, launches: {search, total}, hosts}. A search launch measures a candidate for the search."""
-    table = schema.launches
-    query = sa.select(table.c.stage, table.c.role, sa.func.count()).where(table.c.study_id == study.id)
-    with store.database.read() as connection:
-        launched = connection.execute(query.group_by(table.c.stage, table.c.role)).all()
-    running = {launch.host: launch for launch in store.launches(study.id, open_only=True)}
-    return {
-        "study": study.name,
-        "simulated": study.simulated,
-        "state": study.state.value,
-        "stop_requested": study.stop_requested,
-        "created_at": study.created_at,
-        "finished_at": study.finished_at,
-        "controller": study.controller,
-        "heartbeat_at": study.heartbeat_at,
-        "counts": counts(store, study.id),
-        "launches": {
-            "search": sum(n for stage, role, n in launched if (stage, role) == (Stage.SEARCH, Role.CANDIDATE)),
-            "total": sum(n for _, _, n in launched),
-        },
-        "hosts": [
-            {"name": host.name, "kind": host.kind, "state": host.state.value, "note": host.note}
-            | _doing(running.get(host.name))
-            for host in store.hosts(study.id)
-        ],
-    }
-
-
-def summary(store: Store, study: StudyRow) -> dict[str, Any]:
-    """What `start` and `resume` end with: {study, state, counts, best}."""
-    answer = best(store, study)
-    return {
-        "study": study.name,
-        "simulated": study.simulated,
-        "state": study.state.value,
-        "counts": counts(store, study.id),
-        **{key: answer[key] for key in ("objective", "baseline", "beats_baseline", "best")},
-    }
-
-
-def counts(store: Store, study_id: int) -> dict[str, int]:
-    """Trials by verdict, and by state where they have none yet; only what occurs."""
-    table = schema.trials
-    word = sa.func.coalesce(table.c.verdict, table.c.state)
-    query = sa.select(word, sa.func.count()).where(table.c.study_id == study_id).group_by(word).order_by(word)
-    with store.database.read() as connection:
-        return {str(name): int(count) for name, count in connection.execute(query)}
-
-
-def _doing(launch: LaunchRow | None) -> dict[str, Any]:
-    if launch is None:
-        return {"phase": None, "launch": None, "trial": None, "arm": None, "since": None}
-    phase = launch.phase.value if launch.phase else launch.state.value
-    since = launch.ready_at or launch.started_at or launch.begun_at
-    return {
-        "phase": phase,
-        "launch": launch.id,
-        "trial": launch.trial,
-        "arm": launch.config.label(),
-        "stage": launch.stage.value,
-        "since": since,
-    }
-
-
-def studies(store: Store) -> list[dict[str, Any]]:
-    """All studies, the newest first."""
-    return [
-        {
-            "study": study.name,
-            "simulated": study.simulated,
-            "state": study.state.value,
-            "engine": study.engine,
-            "created_at": study.created_at,
-            "finished_at": study.finished_at,
-            "counts": counts(store, study.id),
-        }
-        for study in store.studies()
-    ]
-
-
-def find_trial(store: Store, study: StudyRow, number: int) -> TrialRow:
+def find_trial(store: Store, study_id: int, number: int) -> TrialRow:
     """Raises UsageError with the numbers there are."""
     try:
-        return store.trial(study.id, number)
+        return store.trial(study_id, number)
     except LookupError as error:
-        last = len(store.trials(study.id)) - 1
+        last = len(store.trials(study_id)) - 1
         there = f"trials are numbered 0 to {last}" if last >= 0 else "it has no trials yet"
-        raise UsageError(f"study {study.name!r} has no trial {number}; {there}") from error
+        raise UsageError(f"no trial {number} in study {store.study_by_id(study_id).name!r}; {there}") from error
 
 
-def show(store: Store, study: StudyRow, number: int) -> dict[str, Any]:
+def show(store: Store, study_id: int, number: int) -> dict[str, Any]:
     """The trial with its launches, their blocks, asked against effective, evidence, advice and gains."""
-    trial = find_trial(store, study, number)
+    study = store.study_by_id(study_id)
+    trial = find_trial(store, study_id, number)
     effective = trial.effective
     blocks = _blocks(store, trial.id)
     with store.database.read() as connection:
@@ -149,7 +67,7 @@ def show(store: Store, study: StudyRow, number: int) -> dict[str, Any]:
         "started_at": trial.started_at,
         "finished_at": trial.finished_at,
         "log_path": trial.log_path,
-        "launches": [_launch(x) | {"blocks": blocks[x.id]} for x in store.launches(study.id, trial_id=trial.id)],
+        "launches": [_launch(x) | {"blocks": blocks[x.id]} for x in store.launches(study_id, trial_id=trial.id)],
     }
 
 
@@ -198,11 +116,11 @@ def _blocks(store: Store, trial_id: int) -> defaultdict[int, list[dict[str, Any]
     return out
 
 
-def log_lines(store: Store, study: StudyRow, number: int, lines: int) -> tuple[LaunchRow, list[str]]:
+def log_lines(store: Store, study_id: int, number: int, lines: int) -> tuple[LaunchRow, list[str]]:
     """The trial's newest launch and the last lines of its server's log: the file where it is on this machine (also
     while the server runs), else the tail that was stored. Raises UsageError for a trial without a launch."""
-    launch = _newest_launch(store, study, number)
-    local = {host.name for host in store.hosts(study.id) if host.kind == "local"}
+    launch = _newest_launch(store, study_id, number)
+    local = {host.name for host in store.hosts(study_id) if host.kind == "local"}
     # A path of another host may exist here too and be somebody else's file.
     if launch.log_path and launch.host in local and Path(launch.log_path).is_file():
         with Path(launch.log_path).open(encoding="utf-8", errors="replace") as log:
@@ -210,12 +128,13 @@ def log_lines(store: Store, study: StudyRow, number: int, lines: int) -> tuple[L
     return launch, list(launch.log_tail[-lines:])
 
 
-def launch_command(store: Store, study: StudyRow, number: int) -> dict[str, Any]:
+def launch_command(store: Store, study_id: int, number: int) -> dict[str, Any]:
     """The command that started the trial's newest launch: {command, argv, env, host}. Secrets are not in it: the API
     key travels in a file, and environment values that are secret stay ``${VAR}``."""
-    launch = _newest_launch(store, study, number)
+    launch = _newest_launch(store, study_id, number)
     if not launch.argv:
-        raise UsageError(f"trial {number} of study {study.name!r} was not started: {launch.evidence or launch.state}")
+        raise UsageError(f"trial {number} was not started: {launch.evidence or launch.state}")
+    study = store.study_by_id(study_id)
     env: Mapping[str, Any] = (study.spec.get("server") or {}).get("env") or {}
     words = [f"{key}={_shell_value(str(value))}" for key, value in env.items()]
     return {
@@ -234,9 +153,9 @@ def _shell_value(value: str) -> str:
     return f'"{value}"' if re.fullmatch(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", value) else shlex.quote(value)
 
 
-def _newest_launch(store: Store, study: StudyRow, number: int) -> LaunchRow:
-    trial = find_trial(store, study, number)
-    launches = store.launches(study.id, trial_id=trial.id)
+def _newest_launch(store: Store, study_id: int, number: int) -> LaunchRow:
+    trial = find_trial(store, study_id, number)
+    launches = store.launches(study_id, trial_id=trial.id)
     if not launches:
-        raise UsageError(f"trial {number} of study {study.name!r} has had no launch yet ({trial.state.value})")
+        raise UsageError(f"trial {number} has had no launch yet ({trial.state.value})")
     return launches[-1]

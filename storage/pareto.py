@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from storage.queries import analysis_result, baseline_levels, complete_trials, feasible
-from storage.records import StudyRow
+from storage.ranking import analysis_result, baseline_levels, complete_trials, feasible
 from storage.store import Store
 from sweep.model import Flag
 
 
-def pareto(store: Store, study: StudyRow) -> dict[str, Any]:
+def pareto(store: Store, study_id: int) -> dict[str, Any]:
     """Every complete trial with a figure in all objectives, and the baseline; ``on_front`` where no other dominates.
 
     Trials that were screened out or break a constraint are points but neither on the front nor dominate anything.
     """
+    study = store.study_by_id(study_id)
     objectives = study.objectives
     keys = [o.key for o in objectives]
     with store.database.read() as connection:

@@ -1,7 +1,7 @@
-"""Answers: the ranking as plain dicts in the shape of the JSON contract. Fractions, never percent.
+"""Answers about studies as plain dicts in the shape of the JSON contract. Fractions, never percent.
 
-Reads rows of ``trials``, ``gains`` and ``analyses`` alone (blocks only of the few trials shown), so that it stays
-quick however many requests were measured. Of the analysis result these keys are read, each optional:
+`best` reads rows of ``trials``, ``gains`` and ``analyses`` alone (blocks only of the few trials shown), so that it
+stays quick however many requests were measured. Of the analysis result these keys are read, each optional:
 
 ``baseline``   {by_objective: {objective key: figure in the metric's unit}}, the reference level
 ``ranking``    {objective key: [{trial, rank, ...}]}, best first, equal ranks are ties
@@ -11,72 +11,45 @@ quick however many requests were measured. Of the analysis result these keys are
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from storage import codec, schema
-from storage.records import GainRow, StudyRow, TrialRow
+from storage.ranking import (
+    BASELINE,
+    ENGINE_DEFAULT,
+    Candidate,
+    analysis_result,
+    baseline_levels,
+    feasible,
+    ranked,
+    ranks,
+)
+from storage.records import GainRow, LaunchRow, StudyRow
 from storage.store import Store
-from storage.trials import trial_query
 from sweep.errors import UsageError
 from sweep.metrics import parse_objective
-from sweep.model import Comparison, Flag, Objective, Stage, Verdict
-
-BASELINE = "baseline"
-ENGINE_DEFAULT = "engine_default"
+from sweep.model import Comparison, Objective, Role, Stage, Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A complete trial with what its place in the ranking depends on."""
-
-    trial: TrialRow
-    gain: GainRow | None
-    rank: int | None  # the analysis' own; equal ranks are ties
-    place: int  # in the analysis' ranking
-
-    @property
-    def comparable(self) -> bool:
-        return self.gain is not None and self.gain.comparison is not Comparison.NOT_COMPARABLE
-
-    @property
-    def confirmed(self) -> bool:
-        gain = self.gain.gain if self.gain is not None else None
-        return gain is not None and gain.stage is Stage.CONFIRM
-
-    def group(self) -> int:
-        """Trials of a later group never stand above one of an earlier: constraints, screening, comparability."""
-        flags = self.trial.flags
-        if not self.comparable or Flag.NOT_COMPARABLE in flags:
-            return 3
-        if Flag.SCREENED_OUT in flags:
-            return 2
-        return 0 if feasible(self.trial) else 1
-
-
-def feasible(trial: TrialRow) -> bool:
-    """Keeps every constraint that was evaluated."""
-    return all(violation <= 0 for violation in trial.constraints.values())
-
-
-def best(store: Store, study: StudyRow, *, objective: str | None = None, limit: int | None = 10) -> dict[str, Any]:
+def best(store: Store, study_id: int, *, objective: str | None = None, limit: int | None = 10) -> dict[str, Any]:
     """The ranking by one objective (the study's first where None) against both references.
 
     Only complete trials are ranked. Raises UsageError for an objective that was not measured.
     """
+    study = store.study_by_id(study_id)
     with store.database.read() as connection:
         result = analysis_result(connection, study.id)
         chosen = _objective(connection, study, objective)
-        candidates = _ranked(connection, study.id, chosen, result)
+        candidates = ranked(connection, study.id, chosen, result)
         shown = candidates if limit is None else candidates[:limit]
         detail = _gains_of(connection, [c.trial.id for c in shown], chosen)
         default = _engine_default(connection, study)
         measured = _measured(connection, [c.trial.id for c in shown], chosen.concurrency)
-    ranks = _ranks(candidates)
+    places = ranks(candidates)
     faster = any(c.gain and c.gain.comparison is Comparison.FASTER and c.group() == 0 for c in candidates)
     return {
         "study": study.name,
@@ -91,9 +64,86 @@ def best(store: Store, study: StudyRow, *, objective: str | None = None, limit: 
         "ranked": len(candidates),
         "best": [
             _best_row(c, rank, detail[c.trial.id], measured.get(c.trial.id, {}), chosen)
-            for c, rank in zip(shown, ranks, strict=False)
+            for c, rank in zip(shown, places, strict=False)
         ],
     }
+
+
+def summary(store: Store, study_id: int) -> dict[str, Any]:
+    """What `start` and `resume` end with: {study, state, counts, best} and more of :func:`best`."""
+    answer = best(store, study_id)
+    head = {key: answer.pop(key) for key in ("study", "simulated", "state")}
+    return {**head, "counts": counts(store, study_id), **answer}
+
+
+def counts(store: Store, study_id: int) -> dict[str, int]:
+    """Trials by verdict, and by state where they have none yet; only what occurs."""
+    table = schema.trials
+    word = sa.func.coalesce(table.c.verdict, table.c.state)
+    query = sa.select(word, sa.func.count()).where(table.c.study_id == study_id).group_by(word).order_by(word)
+    with store.database.read() as connection:
+        return {str(name): int(count) for name, count in connection.execute(query)}
+
+
+def status(store: Store, study_id: int) -> dict[str, Any]:
+    """{study, state, counts, launches: {search, total}, hosts}. A search launch measures a candidate for the search."""
+    study = store.study_by_id(study_id)
+    table = schema.launches
+    query = sa.select(table.c.stage, table.c.role, sa.func.count()).where(table.c.study_id == study.id)
+    with store.database.read() as connection:
+        launched = connection.execute(query.group_by(table.c.stage, table.c.role)).all()
+    running = {launch.host: launch for launch in store.launches(study.id, open_only=True)}
+    return {
+        "study": study.name,
+        "simulated": study.simulated,
+        "state": study.state.value,
+        "stop_requested": study.stop_requested,
+        "created_at": study.created_at,
+        "finished_at": study.finished_at,
+        "controller": study.controller,
+        "heartbeat_at": study.heartbeat_at,
+        "counts": counts(store, study.id),
+        "launches": {
+            "search": sum(n for stage, role, n in launched if (stage, role) == (Stage.SEARCH, Role.CANDIDATE)),
+            "total": sum(n for _, _, n in launched),
+        },
+        "hosts": [
+            {"name": host.name, "kind": host.kind, "state": host.state.value, "note": host.note}
+            | _doing(running.get(host.name))
+            for host in store.hosts(study.id)
+        ],
+    }
+
+
+def _doing(launch: LaunchRow | None) -> dict[str, Any]:
+    if launch is None:
+        return {"phase": None, "launch": None, "trial": None, "arm": None, "since": None}
+    phase = launch.phase.value if launch.phase else launch.state.value
+    since = launch.ready_at or launch.started_at or launch.begun_at
+    return {
+        "phase": phase,
+        "launch": launch.id,
+        "trial": launch.trial,
+        "arm": launch.config.label(),
+        "stage": launch.stage.value,
+        "since": since,
+    }
+
+
+def studies(store: Store) -> list[dict[str, Any]]:
+    """All studies, the newest first."""
+    return [
+        {
+            "study": study.name,
+            "simulated": study.simulated,
+            "state": study.state.value,
+            "engine": study.engine,
+            "created_at": study.created_at,
+            "finished_at": study.finished_at,
+            "counts": counts(store, study.id),
+        }
+        for study in store.studies()
+    ]
 
 
 # ---------------------------------------------------------------------------------------------- ranking
@@ -115,59 +165,8 @@ def _objective(connection: Connection, study: StudyRow, text: str | None) -> Obj
     return chosen
 
 
-def _ranked(connection: Connection, study_id: int, objective: Objective, result: Mapping[str, Any]) -> list[_Candidate]:
-    gains = {
-        gain.trial: gain
-        for gain in _gains(
-            connection,
-            schema.gains.c.study_id == study_id,
-            schema.gains.c.metric == objective.metric,
-            schema.gains.c.concurrency == objective.concurrency,
-            schema.gains.c.reference == BASELINE,
-            schema.gains.c.category.is_(None),
-        )
-    }
-    lines = result.get("ranking", {}).get(objective.key, ())
-    by_analysis = {line["trial"]: (line["rank"], place) for place, line in enumerate(lines)}
-    found = [
-        _Candidate(trial, gains.get(trial.number), *by_analysis.get(trial.number, (None, len(lines))))
-        for trial in complete_trials(connection, study_id)
-    ]
-    sign = -1.0 if objective.maximize else 1.0
-
-    def place(candidate: _Candidate) -> tuple[Any, ...]:
-        # Where the analysis ranked this objective its order stands; else confirmed before searched, then by gain.
-        gain = candidate.gain.gain if candidate.gain is not None else None
-        figure = candidate.trial.values.get(objective.key)
-        return (
-            candidate.group(),
-            candidate.place,
-            not candidate.confirmed,
-            float("inf") if gain is None else -gain.estimate,
-            float("inf") if figure is None else sign * figure,
-            candidate.trial.number,
-        )
-
-    return sorted(found, key=place)
-
-
-def _ranks(candidates: Sequence[_Candidate]) -> list[int]:
-    """1 for the first; the same for ties of one group, else the place in the list."""
-    ranks: list[int] = []
-    for index, candidate in enumerate(candidates):
-        before = candidates[index - 1] if index else None
-        tied = (
-            before is not None
-            and candidate.rank is not None
-            and candidate.rank == before.rank
-            and candidate.group() == before.group()
-        )
-        ranks.append(ranks[-1] if tied else index + 1)
-    return ranks
-
-
 def _best_row(
-    candidate: _Candidate, rank: int, gains: Sequence[GainRow], measured: Mapping[str, Any], objective: Objective
+    candidate: Candidate, rank: int, gains: Sequence[GainRow], measured: Mapping[str, Any], objective: Objective
 ) -> dict[str, Any]:
     trial, gain = candidate.trial, candidate.gain
     default = next((g for g in gains if g.reference == ENGINE_DEFAULT and g.category is None), None)
@@ -203,42 +202,6 @@ def _interval(gain: GainRow | None) -> dict[str, Any] | None:
 
 
 # ---------------------------------------------------------------------------------------------- rows
-
-
-def analysis_result(connection: Connection, study_id: int) -> Mapping[str, Any]:
-    found = connection.scalar(sa.select(schema.analyses.c.result).where(schema.analyses.c.study_id == study_id))
-    return found or {}
-
-
-def baseline_levels(result: Mapping[str, Any]) -> dict[str, float]:
-    return dict((result.get(BASELINE) or {}).get("by_objective", {}))
-
-
-def _engine_default(connection: Connection, study: StudyRow) -> dict[str, float]:
-    """Objective key -> the engine default's figure, where it was measured."""
-    gains = schema.gains.c
-    query = sa.select(gains.metric, gains.concurrency, gains.value).where(
-        gains.study_id == study.id,
-        gains.trial_id.is_(None),
-        gains.reference == BASELINE,
-        gains.category.is_(None),
-        gains.value.is_not(None),
-    )
-    found = {f"{metric}@{level}": value for metric, level, value in connection.execute(query)}
-    return {o.key: found[o.key] for o in study.objectives if o.key in found}
-
-
-def complete_trials(connection: Connection, study_id: int) -> list[TrialRow]:
-    table = schema.trials
-    query = trial_query().where(table.c.study_id == study_id, table.c.verdict == Verdict.COMPLETE.value)
-    return [codec.trial_in(row) for row in connection.execute(query.order_by(table.c.number))]
-
-
-def _gains(connection: Connection, *where: sa.ColumnElement[bool]) -> Iterable[GainRow]:
-    query = sa.select(schema.gains, schema.trials.c.number).join(
-        schema.trials, schema.trials.c.id == schema.gains.c.trial_id
-    )
-    return (codec.gain_in(row) for row in connection.execute(query.where(*where)))
 
 
 def _gains_of(connection: Connection, trial_ids: Sequence[int], objective: Objective) -> dict[int, list[GainRow]]:
@@ -280,3 +243,17 @@ def _measured(connection: Connection, trial_ids: Sequence[int], concurrency: int
         if row.trial_id not in out or row.stage == Stage.CONFIRM.value:
             out[row.trial_id] = {"throughput": row.throughput, "accept_length": row.accept_length}
     return out
+
+
+def _engine_default(connection: Connection, study: StudyRow) -> dict[str, float]:
+    """Objective key -> the engine default's figure, where it was measured."""
+    gains = schema.gains.c
+    query = sa.select(gains.metric, gains.concurrency, gains.value).where(
+        gains.study_id == study.id,
+        gains.trial_id.is_(None),
+        gains.reference == BASELINE,
+        gains.category.is_(None),
+        gains.value.is_not(None),
+    )
+    found = {f"{metric}@{level}": value for metric, level, value in connection.execute(query)}
+    return {o.key: found[o.key] for o in study.objectives if o.key in found}

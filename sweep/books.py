@@ -6,14 +6,20 @@ Kept in memory beside the rows so that nothing is read back per trial; every cha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from storage.records import GainRow, TrialRow, TrialState
 from storage.store import Store
 from sweep.agenda import Job
-from sweep.analysis import AnalysisSettings, StudyAnalysis, analyse
-from sweep.analysis.types import ArmGain
+from sweep.analysis import (
+    AnalysisSettings,
+    ArmGain,
+    LaunchFigures,
+    StudyAnalysis,
+    analyse_figures,
+    extract,
+    metrics_for,
+)
 from sweep.errors import BusyError, HostError, SweepError
 from sweep.launching import LaunchOutcome
 from sweep.metrics import accept_histogram, block_summary
@@ -30,7 +36,7 @@ from sweep.model import (
     Stage,
     Verdict,
 )
-from sweep.owner import Prepared
+from sweep.reports import Prepared
 from sweep.search.proposer import Proposer
 from sweep.search.view import Observation, Told
 
@@ -60,14 +66,14 @@ class Books:
         self._measured = store.measured_launches(study_id)
         self._arms = {arm.key: arm.config for arm in store.arms(study_id)}
         self._host_errors: dict[str, Prepared] = {}
-        self._exhausted = False
+        self._figures: dict[int, LaunchFigures] = {}
         self.analysis: StudyAnalysis | None = None
         self.analyse()
 
     # ------------------------------------------------------------------ hosts
 
     def host_ready(self, name: str, kind: str, facts: HostFacts) -> None:
-        self.store.add_host(self.study_id, name, kind, asdict(facts))
+        self.store.add_host(self.study_id, name, kind, facts)
 
     def host_error(self, name: str, answer: Prepared) -> None:
         self._host_errors[name] = answer
@@ -98,7 +104,6 @@ class Books:
                 return None
             proposal = self._proposer.propose(self.history())
             if proposal is None:
-                self._exhausted = True
                 return None
             trial = self.store.add_trial(self.study_id, proposal.config, origin=proposal.origin.value, why=proposal.why)
         self.store.start_trial(self.study_id, trial.number, host)
@@ -193,9 +198,10 @@ class Books:
         complete = [n for n, t in self._trials.items() if t.verdict is Verdict.COMPLETE]
         wanted = [m for m in self._measured if m.trial is None or m.trial in complete]
         self._arms |= {arm.key: arm.config for arm in self.store.arms(self.study_id)}
-        self.analysis = analyse(wanted, self._arms, objectives=self._objectives, settings=self._settings)
+        figures = [self._figures_of(launch) for launch in wanted]
+        self.analysis = analyse_figures(figures, self._arms, self._objectives, self._settings)
         self.store.replace_analysis(
-            self.study_id, [gain_row(gain) for gain in self.analysis.gains if gain.trial is not None],
+            self.study_id, [gain_row(gain) for gain in self.analysis.gains],
             self.analysis.as_dict(),
         )  # fmt: skip
         first = {m.trial: m for m in reversed(wanted) if m.trial is not None}
@@ -224,6 +230,12 @@ class Books:
         )
         self._reload(number)
 
+    def _figures_of(self, launch: MeasuredLaunch) -> LaunchFigures:
+        """A launch reduced to what the analysis reads, once."""
+        if launch.launch_id not in self._figures:
+            self._figures[launch.launch_id] = extract(launch, metrics_for(self._objectives, self._settings))
+        return self._figures[launch.launch_id]
+
     def to_confirm(self, host: str, top: int) -> list[tuple[int, ArmConfig]]:
         """The candidates this host confirms: of the best ``top`` of each objective in turn, those measured here."""
         if self.analysis is None:
@@ -237,6 +249,14 @@ class Books:
         chosen = [n for n in order if all(v <= 0 for v in self._trials[n].constraints.values())][:top]
         confirmed = {m.trial for m in self._measured if m.stage is Stage.CONFIRM}
         return [(n, self._trials[n].config) for n in chosen if self._trials[n].host == host and n not in confirmed]
+
+    def seconds_left(self, done: int, budget: int | None) -> float | None:
+        """Guess from the trials so far; None before there is one, or without a budget of trials."""
+        took = [trial.seconds for trial in self._trials.values() if trial.seconds is not None]
+        if not took or budget is None:
+            return None
+        hosts = {trial.host for trial in self._trials.values() if trial.host is not None}
+        return max(0, budget - done) * sum(took) / len(took) / max(1, len(hosts))
 
     def best_line(self) -> str | None:
         """The best candidate so far in words, None before there is one."""
@@ -289,24 +309,7 @@ def violated(constraint: Constraint, launch: MeasuredLaunch) -> float | None:
 
 def gain_row(gain: ArmGain) -> GainRow:
     """The row the queries read for one cell of the analysis."""
-    assert gain.trial is not None
-    shown = gain.gain
-    return GainRow(
-        trial=gain.trial,
-        metric=gain.metric,
-        concurrency=gain.concurrency,
-        category=gain.category,
-        reference=gain.reference,
-        stage=shown.stage if shown else gain.search_gain.stage if gain.search_gain else Stage.SEARCH,
-        basis=shown.basis.value if shown else "none",
-        comparison=gain.comparison.value,
-        gain=shown,
-        value=gain.value,
-        accept_length=gain.accept_length,
-        break_even=gain.break_even,
-        n_pairs=gain.n_pairs,
-        df=gain.df,
-    )
+    return GainRow(**{name: getattr(gain, name) for name in GainRow.__dataclass_fields__})
 
 
 def _by_level(launch: MeasuredLaunch) -> Mapping[int, list[Any]]:

@@ -25,8 +25,8 @@ from sweep.model import (
     Retry,
     Verdict,
 )
-from sweep.owner import BlockReport, LaunchReport, LaunchRequest, ProbeReport
 from sweep.pool import HostLost
+from sweep.reports import BlockReport, LaunchReport, LaunchRequest, ProbeReport
 
 BLOCK_ATTEMPTS = 2  # a block that came back invalid (client lag, lost requests) is measured once more
 

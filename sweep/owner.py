@@ -10,112 +10,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from launchers.servers import HostServers, Owner, RunningServer
-
-from sweep.bench.client import Target, probe, run_block, warm_up
+from launchers.servers import HostServers, RunningServer
+from sweep import diagnoses
+from sweep.bench.client import run_block
+from sweep.bench.http import Target
+from sweep.bench.probe import probe, warm_up
 from sweep.errors import HostError, SweepError
 from sweep.model import (
-    ArmConfig,
-    BlockResult,
     BlockSpec,
     Diagnosis,
-    Drafter,
     Effective,
-    FlagValue,
     HostFacts,
     Phase,
     Prompt,
-    Retry,
     StopReport,
-    Verdict,
 )
-from sweep.readiness import Deadlines, LogFollower, wait_ready
+from sweep.readiness import LogFollower, wait_ready
 from sweep.registry import ENGINES, HOSTS, load
+from sweep.reports import BlockReport, LaunchReport, LaunchRequest, OwnerSettings, Prepared, ProbeReport
 from sweep.server_http import ServerHttp
 
 HEARTBEAT_LIMIT_S = 20.0  # the lease is renewed only while the controller was heard from within this time
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerSettings:
-    """Everything an owner needs, as values that pickle. ``transport`` is the settings object of ``kind``."""
-
-    host: str
-    kind: str
-    transport: Any
-    python: str
-    base_dir: str | None
-    gpus: tuple[int, ...]
-    engine: str
-    engine_args: Mapping[str, Any]
-    owner: Owner
-    lease_s: float = 60.0
-    deadlines: Deadlines = field(default_factory=Deadlines)
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A host that can be used, or the error that says why not."""
-
-    facts: HostFacts | None = None
-    error: str | None = None
-    exit_code: int = 7
-    left_over: tuple[str, ...] = ()  # launches of earlier runs of ours that were ended here
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchRequest:
-    """One server to start. ``launch_id`` is the durable row's id as text."""
-
-    launch_id: str
-    arm: ArmConfig
-    model: Mapping[str, Any]
-    drafters: Mapping[str, Drafter]
-    server_args: Mapping[str, FlagValue]
-    env: Mapping[str, str]
-    secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    gpus: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchReport:
-    """A ready server, or the diagnosis of why there is none (then everything it started has been ended)."""
-
-    argv: tuple[str, ...]
-    ready: bool
-    started_at: float
-    ready_s: float | None = None
-    phases: Mapping[str, float] = field(default_factory=dict)
-    pid: int | None = None
-    port: int | None = None
-    marker: str | None = None
-    run_dir: str | None = None
-    log_path: str | None = None
-    effective: Effective | None = None
-    server_info: Mapping[str, Any] = field(default_factory=dict)
-    diagnosis: Diagnosis | None = None
-    stop: StopReport | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeReport:
-    """Accept length right after ready. ``accept_length`` is None where the server has no counters (no speculation)."""
-
-    accept_length: float | None
-    verify_steps: int
-    histogram: tuple[int, ...]
-    diagnosis: Diagnosis | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BlockReport:
-    """A measured block; ``diagnosis`` where the server died, hung or the path broke while it ran."""
-
-    block: BlockResult | None
-    diagnosis: Diagnosis | None = None
 
 
 class HostOwner:
@@ -132,6 +50,7 @@ class HostOwner:
             base_dir=settings.base_dir,
             owner=settings.owner,
             lease_s=settings.lease_s,
+            activate=settings.activate,
         )
         self._facts: HostFacts | None = None
         self._running: dict[str, _Server] = {}
@@ -210,7 +129,7 @@ class HostOwner:
             )
             argv = spec.argv
             if dirty := self._servers.dirty_gpus(request.gpus):
-                return LaunchReport(argv, False, started_at, diagnosis=_dirty(self._settings.host, dirty))
+                return LaunchReport(argv, False, started_at, diagnosis=diagnoses.dirty(self._settings.host, dirty))
             running = self._servers.start(spec, request.launch_id)
             argv = running.argv
             server = _Server(running, request, LogFollower(self._servers, running, self._engine))
@@ -223,7 +142,7 @@ class HostOwner:
                 server.http = ServerHttp(self._servers.forward(running), running.api_key)
                 return self._ready(server, started_at, phases)
         except HostError as error:
-            phases, diagnosis = {}, _infra(Phase.START, str(error))
+            phases, diagnosis = {}, diagnoses.infra(Phase.START, str(error))
         stop = self.stop(request.launch_id) if server is not None else None
         return _report(server, argv, started_at, phases, diagnosis=diagnosis, stop=stop)
 
@@ -240,7 +159,9 @@ class HostOwner:
         report = _report(server, server.running.argv, started_at, phases, effective=effective, info=info, ready=True)
         if effective.status == "mismatch":
             stop = self.stop(server.request.launch_id)
-            return replace(report, ready=False, diagnosis=_mismatch(effective, server.running.log_path), stop=stop)
+            return replace(
+                report, ready=False, diagnosis=diagnoses.mismatch(effective, server.running.log_path), stop=stop
+            )
         self._note(Phase.READY)
         return report
 
@@ -256,7 +177,12 @@ class HostOwner:
             diagnosis = self._diagnose(server, Phase.PROBE, timed_out=True)
         elif server.request.arm.speculative:
             diagnosis = self._engine.probe_diagnosis(
-                result.accept_length, result.verify_steps, server.request.arm, server.request.drafters
+                result.accept_length,
+                result.verify_steps,
+                server.request.arm,
+                server.request.drafters,
+                log_lines=list(server.log.lines),
+                model=server.request.model,
             )
         return ProbeReport(result.accept_length, result.verify_steps, result.histogram, diagnosis)
 
@@ -266,7 +192,7 @@ class HostOwner:
         self._note(Phase.WARMUP, concurrency=spec.concurrency)
         warm_up(server.target(), spec, cancel=self._cancel)
         if self._cancel.is_set():
-            return _cancelled(Phase.WARMUP)
+            return diagnoses.cancelled(Phase.WARMUP)
         alive = self._alive(server)
         return None if alive else self._diagnose(server, Phase.WARMUP, timed_out=False)
 
@@ -280,7 +206,9 @@ class HostOwner:
         except (RuntimeError, OSError) as error:
             if not self._alive(server):
                 return BlockReport(None, self._diagnose(server, Phase.BENCHMARK, timed_out=False))
-            return BlockReport(None, _infra(Phase.BENCHMARK, f"the prefix cache could not be flushed: {error}"))
+            return BlockReport(
+                None, diagnoses.infra(Phase.BENCHMARK, f"the prefix cache could not be flushed: {error}")
+            )
         server.log.new_window()
         telemetry = self._servers.telemetry(server.request.gpus)
         telemetry.start()
@@ -291,7 +219,7 @@ class HostOwner:
         server.log.drain()
         block = replace(block, gpus=gpus, log_flags=dict(server.log.state.flags))
         if self._cancel.is_set():
-            return BlockReport(None, _cancelled(Phase.BENCHMARK))
+            return BlockReport(None, diagnoses.cancelled(Phase.BENCHMARK))
         if not self._alive(server):
             return BlockReport(block, self._diagnose(server, Phase.BENCHMARK, timed_out=False))
         if block.requests and not any(r.ok for r in block.requests):
@@ -309,7 +237,7 @@ class HostOwner:
             server.http.close()
         try:
             report = self._servers.stop(server.running)
-        except HostError as error:
+        except SweepError as error:
             report = StopReport(clean=False, exit_code=None, took_s=0.0, note=str(error))
         self._note(None)
         return report
@@ -332,12 +260,12 @@ class HostOwner:
 
     def _diagnose(self, server: _Server, phase: Phase, *, timed_out: bool) -> Diagnosis:
         if self._cancel.is_set():
-            return _cancelled(phase)
+            return diagnoses.cancelled(phase)
         try:
             server.log.drain()
             exit_code = self._servers.state(server.running).exit_code
         except HostError as error:
-            return _infra(phase, str(error))
+            return diagnoses.infra(phase, str(error))
         diagnosis: Diagnosis = self._engine.diagnose(
             server.log.lines, exit_code=exit_code, phase=phase, timed_out=timed_out, arm=server.request.arm
         )
@@ -390,49 +318,4 @@ def _report(
         server_info=info or {},
         diagnosis=diagnosis,
         stop=stop,
-    )
-
-
-def _infra(phase: Phase, evidence: str) -> Diagnosis:
-    return Diagnosis(
-        Verdict.INFRA_ERROR,
-        phase,
-        "host",
-        evidence,
-        "The configuration is not at fault; it is tried again.",
-        Retry.LATER,
-    )
-
-
-def _cancelled(phase: Phase) -> Diagnosis:
-    return Diagnosis(
-        Verdict.CANCELLED, phase, "cancelled", "stopped on request", "`sweep resume` tries it again.", Retry.LATER
-    )
-
-
-def _mismatch(effective: Effective, log_path: str) -> Diagnosis:
-    wrong = [d for d in effective.differences if d.rule is None]
-    text = "; ".join(f"{d.key}: asked {d.asked!r}, runs {d.effective!r}" for d in wrong)
-    return Diagnosis(
-        Verdict.LAUNCH_CONFIG_ERROR,
-        Phase.READY,
-        "effective_mismatch",
-        text,
-        "The server runs something else than asked for, by no rule we know. Pin the argument it changed, or ask for "
-        "what it runs.",
-        log_path=log_path,
-    )
-
-
-def _dirty(host: str, processes: tuple[Any, ...]) -> Diagnosis:
-    names = ", ".join(
-        f"pid {p.pid} ({p.command or '?'}) of user {p.user or '?'}, {p.memory_mib} MiB" for p in processes
-    )
-    return Diagnosis(
-        Verdict.INFRA_ERROR,
-        Phase.START,
-        "gpu_dirty",
-        f"host {host}: GPU memory is held by {names}",
-        "Someone else's process is on the GPU. It is not ours to end: wait for it, or give this study other GPUs.",
-        Retry.LATER,
     )

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sweep.errors import HostError
-from sweep.owner import HostOwner, OwnerSettings
+from sweep.owner import HostOwner
+from sweep.reports import OwnerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class RayPool:
                 "Check the address, the token (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH with RAY_AUTH_MODE=token) and "
                 "that Ray and Python versions are equal on both sides."
             ) from error
-        actor = ray.remote(num_cpus=0, num_gpus=0, max_concurrency=8, max_restarts=0)(HostOwner)
+        actor = ray.remote(HostOwner).options(num_cpus=0, num_gpus=0, max_concurrency=8, max_restarts=0)
         for name, value in settings.items():
             self._actors[name] = actor.remote(value)
 
@@ -111,7 +112,7 @@ class RayPool:
         try:
             return await getattr(self._actors[host], method).remote(*args)
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.RaySystemError) as error:
-            return HostLost(host, f"the Ray actor of host {host} is gone: {str(error).splitlines()[0]}")
+            return HostLost(host, f"the Ray actor of host {host} is gone: {_last_line(error)}")
 
     def close(self) -> None:
         import ray
@@ -121,3 +122,9 @@ class RayPool:
         ray.shutdown()
         if self._temp is not None:
             shutil.rmtree(self._temp, ignore_errors=True)
+
+
+def _last_line(error: Exception) -> str:
+    """Ray puts a traceback into the message; what happened stands in its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

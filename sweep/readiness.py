@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from launchers.servers import HostServers, RunningServer
-
-from sweep.model import ArmConfig, Diagnosis, Phase, Retry, Verdict
+from sweep.diagnoses import cancelled as cancelled_in
+from sweep.model import ArmConfig, Diagnosis, Phase
 from sweep.seams import Engine, LogState
 
 POLL_S = 0.1  # a ready server is noticed within this time plus one read
@@ -90,14 +90,7 @@ def wait_ready(
         if log.state.ready:
             return phases, None
         if cancelled():
-            return phases, Diagnosis(
-                Verdict.CANCELLED,
-                phase,
-                "cancelled",
-                "stopped on request",
-                "`sweep resume` tries it again.",
-                Retry.LATER,
-            )
+            return phases, cancelled_in(phase)
         limit = deadlines.silent_s if log.state.slow_ok else deadlines.stall_s
         stalled = now - log.moved_at > limit or now - begun > deadlines.launch_s
         if not state.alive or log.state.fatal or stalled:

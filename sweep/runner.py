@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,9 @@ from storage.store import Store
 from sweep.agenda import HostAgenda, Job, confirm_jobs
 from sweep.books import Books
 from sweep.launching import Launcher, LaunchOutcome, LaunchPlan
-from sweep.model import Diagnosis, Role, Stage, Verdict
-from sweep.owner import LaunchRequest, OwnerSettings, Prepared
+from sweep.model import ArmConfig, Diagnosis, Role, Stage, Verdict
 from sweep.pool import HostLost, Pool
+from sweep.reports import LaunchRequest, OwnerSettings, Prepared
 from sweep.seams import Listener
 
 HEARTBEAT_S = 2.0
@@ -60,8 +60,8 @@ class Runner:
     hosts: dict[str, HostState]
     settings: RunSettings
     plans: Mapping[Stage, LaunchPlan]
-    request: Any  # (arm, gpus) -> (launch id -> LaunchRequest)
-    renew_owner: Any  # OwnerSettings -> OwnerSettings of a higher epoch
+    request: Callable[[ArmConfig, tuple[int, ...]], Callable[[str], LaunchRequest]]
+    renew_owner: Callable[[OwnerSettings], OwnerSettings]  # the same owner, of a higher epoch
     listener: Listener
     _stopping: str | None = None
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -199,7 +199,7 @@ class Runner:
             return await self.pool.call(host.name, method, *args)
 
         launcher = Launcher(self.store, self.books.study_id, host.name, call, note)
-        make: Any = self.request(job.arm, host.gpus)
+        make = self.request(job.arm, host.gpus)
 
         def request(row: str) -> LaunchRequest:
             return make(f"{self.books.study_uid}-{row}")

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -15,9 +16,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from launchers.hosts.local import LocalSettings
+from launchers.hosts.ssh import SshSettings
 from launchers.locks import Holder, holder_alive, this_holder
 from launchers.servers import Owner
-
 from search_spaces.space import SearchSpace
 from storage.records import StudyRow, StudyState
 from storage.store import Store
@@ -29,11 +31,11 @@ from sweep.books import Books
 from sweep.config import Host, StudySpec, plain_env, secret_env
 from sweep.errors import BusyError
 from sweep.launching import LaunchPlan
-from sweep.model import ArmConfig, BlockSpec, Prompt, Stage
-from sweep.owner import LaunchRequest, OwnerSettings
+from sweep.model import ArmConfig, BlockSpec, Prompt, Role, Stage
+from sweep.pins import added_pins, server_args
 from sweep.pool import Pool, RayPool
 from sweep.readiness import Deadlines
-from sweep.registry import ENGINES, HOST_SETTINGS, load
+from sweep.reports import LaunchRequest, OwnerSettings
 from sweep.runner import HostState, Runner, RunSettings
 from sweep.seams import Listener
 from sweep.search.proposer import Proposer
@@ -66,6 +68,7 @@ def create(store: Store, spec: StudySpec, yaml: str) -> StudyRow:
         constraints=spec.limits,
         simulated=spec.simulated,
         profile=spec.simulate.profile if spec.simulated and spec.simulate else None,
+        notes=[{"pin": pin.flag, "value": pin.value, "why": pin.why} for pin in added_pins(spec)],
     )
 
 
@@ -219,23 +222,20 @@ def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -
     mine = this_holder()
     epoch = _epoch()
     known = [spec.known_arm(entry) for entry in spec.known_good]
-    default = (
-        engine_default_arm(spec.space.algorithm, list(spec.drafters), known)
-        if spec.measurement.engine_default
-        else None
-    )
-    measured = {launch.role for launch in store.measured_launches(study.id, requests=False)}
-    if "engine_default" in measured:
-        default = None
+    measured = store.measured_launches(study.id, requests=False)
+    default = None
+    if spec.measurement.engine_default and all(launch.role is not Role.ENGINE_DEFAULT for launch in measured):
+        default = engine_default_arm(spec.space.algorithm, list(spec.drafters), known)
     states: dict[str, HostState] = {}
     for place, host in enumerate(spec.hosts):
-        before = [launch for launch in store.measured_launches(study.id, requests=False) if launch.host == host.name]
+        before = [launch for launch in measured if launch.host == host.name]
         gpus = spec.gpus_of(host)
         settings = OwnerSettings(
             host=host.name,
             kind=host.kind,
-            transport=load(HOST_SETTINGS, host.kind)(host),
-            python=host.python or "python3",
+            transport=transport_settings(host, simulated=spec.simulated),
+            python=_python(host, simulated=spec.simulated),
+            activate=host.activate,
             base_dir=host.base_dir,
             gpus=gpus,
             engine=spec.engine,
@@ -258,6 +258,23 @@ def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -
     return states
 
 
+def transport_settings(host: Host, *, simulated: bool) -> SshSettings | LocalSettings:
+    """How to reach a host of the YAML."""
+    python = _python(host, simulated=simulated)
+    base_dir = host.base_dir or "~/.specsweep"
+    if host.kind == "local":
+        return LocalSettings(host.name, python, host.activate, base_dir, host.gpus)
+    assert host.address is not None  # the YAML's models see to it
+    return SshSettings(
+        host.name, host.address, host.user, host.port, host.key, python, host.activate, base_dir, host.gpus
+    )
+
+
+def _python(host: Host, *, simulated: bool) -> str:
+    """The host's python; on this machine and without a real engine, the one we run with."""
+    return host.python or (sys.executable if simulated and host.kind == "local" else "python3")
+
+
 def _engine_args(spec: StudySpec, host: Host, prompts: PromptSet) -> dict[str, Any]:
     if not spec.simulated:
         return {}
@@ -271,9 +288,7 @@ def _engine_args(spec: StudySpec, host: Host, prompts: PromptSet) -> dict[str, A
 
 
 def _requests(spec: StudySpec, secrets: Mapping[str, str]) -> Callable[..., Callable[[str], LaunchRequest]]:
-    engine = load(ENGINES, "sglang")()
-    added = engine.recommended_pins(spec.server.args, spec.workload.concurrency, spec.engine_version)
-    server_args = {**added, **spec.server.args}
+    args = server_args(spec)
     env = plain_env(spec)
 
     def for_arm(arm: ArmConfig, gpus: tuple[int, ...]) -> Callable[[str], LaunchRequest]:
@@ -283,7 +298,7 @@ def _requests(spec: StudySpec, secrets: Mapping[str, str]) -> Callable[..., Call
                 arm=arm,
                 model=spec.model.model_dump(),
                 drafters=spec.drafters,
-                server_args=server_args,
+                server_args=args,
                 env=env,
                 secret_env=secrets,
                 gpus=gpus,
@@ -299,14 +314,13 @@ def _requests(spec: StudySpec, secrets: Mapping[str, str]) -> Callable[..., Call
 
 def _prompts(spec: StudySpec) -> PromptSet:
     workload = spec.workload
-    return load_prompts(
-        workload.prompts, format=workload.format, categories=workload.categories, per_category=workload.per_category
-    )
+    return load_prompts(workload.prompts, workload.categories, format=workload.format)
 
 
 def _plan(spec: StudySpec, prompts: PromptSet, stage: Stage) -> LaunchPlan:
     """Rounds of all concurrency levels; a linear drift within a launch then meets every level alike."""
-    chosen = prompts.for_stage(stage, spec.workload.seed if spec.workload.seed is not None else spec.seed)
+    seed = spec.workload.seed if spec.workload.seed is not None else spec.seed
+    chosen = prompts.for_stage(stage, seed, spec.workload.per_category)
     blocks = tuple(
         _block(spec, chosen, stage, level, turn)
         for turn in range(spec.workload.repeats)

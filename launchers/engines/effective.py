@@ -60,7 +60,9 @@ def effective(info: Mapping[str, Any], arm: ArmConfig, drafters: Mapping[str, Dr
         if isinstance(runs, str | int | float | bool):
             extra.append((name, runs))
         if not _same(asked, runs):
-            differences.append(Difference(name, asked, runs, "adaptive_refused" if _adaptive(key, asked, runs) else None))
+            differences.append(
+                Difference(name, asked, runs, "adaptive_refused" if _adaptive(key, asked, runs) else None)
+            )
     config = ArmConfig(
         algorithm=algorithm,
         draft_model=drafter,
@@ -90,7 +92,9 @@ def effective(info: Mapping[str, Any], arm: ArmConfig, drafters: Mapping[str, Dr
 _OWN_LAYERS = "(the target's own layers)"  # an MTP target drafts with layers of its own checkpoint
 
 
-def pin_differences(server_args: Mapping[str, FlagValue], effective: Effective, table: FlagTable) -> tuple[Difference, ...]:
+def pin_differences(
+    server_args: Mapping[str, FlagValue], effective: Effective, table: FlagTable
+) -> tuple[Difference, ...]:
     """Pins the server runs otherwise than given, of those it reports."""
     out = []
     for name, asked in table.normalise(server_args).items():
@@ -125,7 +129,9 @@ def _live(info: Mapping[str, Any]) -> dict[str, Any]:
     live = {key: value for key, value in info.items() if key != "internal_states"}
     states = info.get("internal_states")
     if isinstance(states, list) and states and isinstance(states[0], Mapping):
-        changing = {"speculative_num_steps", "speculative_num_draft_tokens"} if live.get("speculative_adaptive") else set()
+        changing = (
+            {"speculative_num_steps", "speculative_num_draft_tokens"} if live.get("speculative_adaptive") else set()
+        )
         wanted = {*PIN_KEYS, "cuda_graph_config", *(key for key in states[0] if key.startswith("speculative_"))}
         live.update({key: states[0][key] for key in wanted - changing if key in states[0]})
     return live
@@ -190,11 +196,9 @@ def _number(value: Any) -> int | None:
 def _same(asked: Any, runs: Any) -> bool:
     if isinstance(asked, list | tuple) or isinstance(runs, list | tuple):
         return _as_list(asked) == _as_list(runs)
-    if isinstance(asked, bool) or isinstance(runs, bool):
-        return bool(asked) == bool(runs) if type(asked) is type(runs) or asked is None or runs is None else asked == runs
-    if isinstance(asked, str) and isinstance(runs, int | float):
-        return asked == str(runs)
-    return bool(asked == runs)
+    if all(value is None or value is False for value in (asked, runs)):
+        return True  # a switch that was not given
+    return bool(asked == runs) or (isinstance(asked, str) and asked == str(runs))
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -30,7 +30,7 @@ _KINDS = {"v": "value", "l": "list", "s": "switch", "t": "toggle"}
 
 @dataclass(frozen=True, slots=True)
 class FlagTable:
-    """Options of one version. ``kinds``: name without dashes -> value | list | switch | toggle (has a ``--no-`` form)."""
+    """Options of one version. ``kinds``: name without dashes -> value | list | switch | toggle (with ``--no-``)."""
 
     version: str
     kinds: Mapping[str, str]
@@ -63,7 +63,7 @@ class FlagTable:
         return found[0] if found else None
 
     def render(self, name: str, value: FlagValue) -> tuple[str, ...]:
-        """argv of one option. None is left out; True and False are switches, or words where the option takes a value."""
+        """argv of one option. None is left out; booleans are switches, or words where the option takes a value."""
         kind = self.kinds.get(name)
         if value is None:
             return ()
@@ -73,7 +73,7 @@ class FlagTable:
             if value:
                 return (f"--{name}",)
             return (f"--no-{name}",) if kind == "toggle" else ()
-        if isinstance(value, str) or not hasattr(value, "__iter__"):
+        if isinstance(value, str | int | float):
             # A value that begins with a dash would be read as an option of its own.
             text = str(value)
             return (f"--{name}={text}",) if text.startswith("-") else (f"--{name}", text)

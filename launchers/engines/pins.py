@@ -49,7 +49,9 @@ def recommended_pins(
         )
     if "page-size" not in given:
         pins.append(
-            Pin("page-size", 1, "some backends raise it, and topk above 1 with pages above 1 is refused by most of them")
+            Pin(
+                "page-size", 1, "some backends raise it, and topk above 1 with pages above 1 is refused by most of them"
+            )
         )
     running = max(SPECULATIVE_MAX_RUNNING, top)
     if "max-running-requests" not in given:

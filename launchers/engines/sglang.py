@@ -176,7 +176,7 @@ class SglangEngine:
         return readback.effective(info, arm, drafters), Redactor().value(info)
 
     def reset(self, http: HttpGet) -> None:
-        """Flush the prefix cache; refused while requests run. Waits up to 10 s for them (``timeout``, 0.5.23)."""
+        """Flush the prefix cache; refused while requests run. Waits up to 10 s for them to end."""
         status, body = http("POST", "/flush_cache?timeout=10")
         if status != 200:
             raise RuntimeError(f"/flush_cache answered {status}: {body[:300].decode('utf-8', 'replace').strip()}")

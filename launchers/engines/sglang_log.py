@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from launchers.logtext import LONGEST, messages
 from sweep.model import Flag, Phase
 from sweep.seams import LogState
-
-LONGEST = 4000  # characters of a line that are looked at; server_args= lines run to 20,000
-PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?(?: [A-Z]+\d+)*\] ?")
 
 READY = re.compile(r"The server is fired up and ready to roll!")
 _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
@@ -40,12 +38,6 @@ _FLUSHED = re.compile(r"Cache flushed successfully")
 PORT_TAKEN = re.compile(r"(?:ERROR: +)?\[Errno 98\] error while attempting to bind on address")
 
 
-def message(line: str) -> str:
-    """The line without its prefix, cut to :data:`LONGEST`; of a redrawn progress bar only what is last on the line."""
-    line = PREFIX.sub("", line[: LONGEST * 8].rstrip("\r\n").rpartition("\r")[2], count=1)
-    return line[:LONGEST]
-
-
 def log_reader() -> Callable[[str], LogState]:
     """A fresh reader: feed it every line in order, it returns what is known so far.
 
@@ -57,10 +49,14 @@ def log_reader() -> Callable[[str], LogState]:
     graphs_asked = True
 
     def feed(line: str) -> LogState:
+        for text in messages(line):
+            take(text)
+        return state
+
+    def take(text: str) -> None:
         nonlocal state, graphs_asked
-        text = message(line)
         if _SERVER_ARGS.match(text):
-            graphs_asked = _GRAPHS_OFF.search(line) is None
+            graphs_asked = _GRAPHS_OFF.search(text) is None
         phase, ready, slow_ok = state.phase, state.ready, state.slow_ok
         for pattern, reached in _PHASES:
             if pattern.match(text):
@@ -75,11 +71,10 @@ def log_reader() -> Callable[[str], LogState]:
         if _FLUSHED.match(text):
             flags = {}
         elif graphs_asked and _DECODE_WITHOUT_GRAPH.match(text):
-            flags.setdefault(Flag.CUDA_GRAPH_OFF.value, text)
+            flags.setdefault(Flag.CUDA_GRAPH_OFF.value, text[:LONGEST])
         elif _RETRACTION.match(text):
-            flags.setdefault(Flag.RETRACTIONS.value, text)
-        fatal = state.fatal or (text if PORT_TAKEN.match(text) else None)
+            flags.setdefault(Flag.RETRACTIONS.value, text[:LONGEST])
+        fatal = state.fatal or (text[:LONGEST] if PORT_TAKEN.match(text) else None)
         state = LogState(phase, ready, slow_ok, flags, fatal)
-        return state
 
     return feed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,22 @@ from sweep.errors import HostError
 
 # A key of one type is offered under several signature algorithms; the file knows the type alone.
 _ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    """sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT": hashed names, ``*`` and ``?``, and ``!`` which excludes."""
+    found = False
+    for pattern in patterns:
+        if pattern.startswith("|1|"):
+            found = found or paramiko.HostKeys.hash_host(name, pattern) == pattern
+            continue
+        negated = pattern.startswith("!")
+        glob = pattern.removeprefix("!").replace("[", "[[]")  # brackets belong to [host]:port here
+        if fnmatch.fnmatchcase(name.lower(), glob.lower()):
+            if negated:
+                return False
+            found = True
+    return found
 
 
 class KnownHosts:
@@ -42,7 +59,7 @@ class KnownHosts:
                 continue
             if entry is None or entry.key is None or entry.hostnames is None:
                 continue
-            if not paramiko.HostKeys()._hostname_matches(self.name, entry):  # type: ignore[attr-defined]  # hashed names
+            if not _matches(self.name, entry.hostnames):
                 continue
             if marker == "@revoked":
                 self._revoked.append(entry.key)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launchers.hosts.entry import HostEntry
 from sweep.errors import HostError
 from sweep.seams import Completed
 
@@ -18,7 +19,7 @@ from sweep.seams import Completed
 _NOT_INHERITED = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LocalSettings:
     """``python`` runs the supervisor and stands for ``@PYTHON@``; ``activate`` is a shell command run before it.
 
@@ -30,6 +31,17 @@ class LocalSettings:
     activate: str | None = None
     base_dir: str = "~/.specsweep"
     gpus: tuple[int, ...] | None = None
+
+
+def settings_of(entry: HostEntry) -> LocalSettings:
+    """Settings from a host's entry in a search space."""
+    return LocalSettings(
+        name=entry.name,
+        python=entry.python or LocalSettings.python,
+        activate=entry.activate,
+        base_dir=entry.base_dir or LocalSettings.base_dir,
+        gpus=entry.gpus,
+    )
 
 
 def local_environment() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,19 +81,18 @@ class Tables:
         return self._prompts[key]
 
 
-def _table(rows: Sequence[dict[Unit, float] | object], baseline: Mask) -> tuple[Array, list[Unit]]:
+def _table(maps: Sequence[Mapping[Unit, float]], baseline: Mask) -> tuple[Array, list[Unit]]:
     """Values by launch and unit; only units that some baseline has can be paired, the others are left out."""
-    maps: list[dict[Unit, float]] = [dict(row) for row in rows]  # type: ignore[call-overload]  # Mapping by contract
     columns: dict[Unit, int] = {}
     for index in np.flatnonzero(baseline):
-        for unit in maps[index]:
+        for unit in maps[int(index)]:
             columns.setdefault(unit, len(columns))
     table = np.full((len(maps), len(columns)), np.nan)
-    for index, row in enumerate(maps):
+    for number, row in enumerate(maps):
         for unit, value in row.items():
             column = columns.get(unit)
             if column is not None:
-                table[index, column] = value
+                table[number, column] = value
     return table, list(columns)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -74,11 +75,11 @@ def _geometry(every: Array, base: Array) -> Geometry:
     centre = float(base.mean())
     every, base, origin = every - centre, base - centre, origin - centre
     noisy = _kernel(base, base, origin) + np.eye(len(base))[None]
-    inverse = np.linalg.inv(noisy)
+    inverse = np.asarray(np.linalg.inv(noisy), dtype=np.float64)
     cross = _kernel(every, base, origin)
     weights = cross @ inverse
-    spread = _kernel(every, every, origin) - weights @ cross.transpose(0, 2, 1)
-    return Geometry(weights, spread, inverse, np.linalg.slogdet(noisy)[1])
+    spread = np.asarray(_kernel(every, every, origin) - weights @ cross.transpose(0, 2, 1), dtype=np.float64)
+    return Geometry(weights, spread, inverse, np.asarray(np.linalg.slogdet(noisy)[1], dtype=np.float64))
 
 
 def chunks(figures: Sequence[LaunchFigures]) -> list[Chunk]:
@@ -101,7 +102,7 @@ def chunks(figures: Sequence[LaunchFigures]) -> list[Chunk]:
         if cuts and len(baselines) - CHUNK * len(cuts) < CHUNK // 4:
             cuts.pop()
         edges = [0, *cuts, len(order) - 1]
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        for start, stop in pairwise(edges):
             rows = order[start : stop + 1]
             out.append(
                 Chunk(
@@ -117,9 +118,7 @@ def chunks(figures: Sequence[LaunchFigures]) -> list[Chunk]:
     return out
 
 
-def brackets_disagree(
-    chunk: Chunk, level: Array, tolerance: float
-) -> dict[int, str]:
+def brackets_disagree(chunk: Chunk, level: Array, tolerance: float) -> dict[int, str]:
     """Launch index -> why, for launches whose bracketing baselines differ by more than noise and ``tolerance``.
 
     ``level``: log figures of all launches of the study. Noise is the lower median of the differences between
@@ -135,7 +134,7 @@ def brackets_disagree(
     noise = 1.4826 * float(ordered[(len(ordered) - 1) // 2])
     allowed = max(tolerance, 3.0 * noise)
     out: dict[int, str] = {}
-    for (before, after), jump in zip(zip(usable[:-1], usable[1:], strict=True), jumps, strict=True):
+    for (before, after), jump in zip(pairwise(usable), jumps, strict=True):
         if jump <= allowed:
             continue
         change = float(np.expm1(values[after] - values[before]))

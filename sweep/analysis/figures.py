@@ -136,9 +136,7 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str]) -> LaunchFigures:
         at=(min(starts) + max(ends)) / 2,
         span=(min(starts), max(ends)),
         cells=dict(cells),
-        prompts={
-            key: {unit: sum(logs) / len(logs) for unit, logs in units.items()} for key, units in prompts.items()
-        },
+        prompts={key: {unit: sum(logs) / len(logs) for unit, logs in units.items()} for key, units in prompts.items()},
         categories=categories,
         levels={key: math.exp(sum(logs) / len(logs)) for key, logs in levels.items()},
         accept={key: 1 + correct / verify for key, (verify, correct) in steps.items() if verify},

@@ -101,14 +101,14 @@ class Ranked:
     trial: int
     result: ArmGain
     confirmed: bool
-    tied_with: tuple[int, ...] = ()
+    tie_size: int = 1  # arms of this rank, this one included
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "rank": self.rank,
             "trial": self.trial,
             "confirmed": self.confirmed,
-            "tied_with": list(self.tied_with),
+            "tie_size": self.tie_size,
             **self.result.as_dict(),
         }
 
@@ -244,6 +244,16 @@ class StudyAnalysis:
     ) -> ArmGain | None:
         """One cell; ``trial`` None is the engine default. None where it was not measured."""
         return self._index.get((trial, metric, concurrency, category, reference))
+
+    def to_confirm(self, objective: Objective, count: int) -> tuple[int, ...]:
+        """The ``count`` trials to launch in the confirm stage: the highest search gains of those not confirmed yet.
+
+        By gain, not by rank: in a tie the cheaper arm stands first in the ranking, but what is confirmed should be
+        what most likely leads.
+        """
+        left = [r for r in self.ranking.get(objective.key, ()) if not r.confirmed and r.result.gain is not None]
+        left.sort(key=lambda r: -r.result.gain.estimate if r.result.gain else 0.0)
+        return tuple(r.trial for r in left[:count])
 
     def value(self, trial: int, objective: Objective) -> tuple[float, float] | None:
         """(drift-corrected value, standard error) in the metric's unit, for a sampler; None where not comparable."""

@@ -143,13 +143,12 @@ def stop(study: str | None, wait: bool, db_url: str) -> None:
 
 
 def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
-    from storage import details
+    from storage.queries import summary
     from sweep import session
 
     state = session.run(store, study, spec, _progress(study, spec, as_json))
-    summary = details.summary(store, store.study_by_id(study.id))
     if as_json:
-        print_json(summary)
+        print_json(summary(store, study.id))
     else:
         from sweep.cli.query import print_best
 

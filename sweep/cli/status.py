@@ -19,13 +19,13 @@ WATCH_S = 1.0
 @json_option
 def status(study: str | None, watch: bool, db_url: str, as_json: bool) -> None:
     """How STUDY (the newest where left out) is doing."""
-    from storage import details
+    from storage import queries
     from storage.store import Store
 
     with Store.open(db_url, create=False) as store:
         while True:
             row = store.study(study)
-            answer = _living(details.status(store, row))
+            answer = _living(queries.status(store, row.id))
             if as_json:
                 print_json(answer)
             else:
@@ -45,11 +45,11 @@ def ls(db_url: str, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from storage import details
+    from storage import queries
     from storage.store import Store
 
     with Store.open(db_url, create=False) as store:
-        found = details.studies(store)
+        found = queries.studies(store)
     if as_json:
         print_json(found)
         return

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from search_spaces import rules
+from sweep import registry
+from sweep.bench.workload import FORMATS
 from sweep.config.models import KnownGood, StudySpec
 from sweep.config.yamlfile import Location
 from sweep.errors import ConfigError
@@ -33,8 +35,13 @@ def problems(spec: StudySpec) -> Iterator[Problem]:
     for flag in spec.space.args:
         if flag in spec.server.args:
             yield ("space", "args", flag), f"--{flag} is also pinned in server.args; it is a pin or an axis, not both"
+    if spec.engine not in registry.ENGINES:
+        yield ("engine",), f"{spec.engine!r} is no engine{nearest(spec.engine, registry.ENGINES)}"
     if spec.simulated and spec.simulate is None:
         yield ("engine",), "engine simulated needs a simulate block with a profile"
+    if spec.workload.format not in FORMATS:
+        words = f"{spec.workload.format!r} is no prompt format{nearest(spec.workload.format, FORMATS)}"
+        yield ("workload", "format"), words
     prompts = spec.workload.prompts
     if prompts != "builtin" and not Path(prompts).is_file():
         yield ("workload", "prompts"), f"there is no file {prompts!r} (builtin is our own set)"
@@ -112,6 +119,8 @@ def _hosts(spec: StudySpec) -> Iterator[Problem]:
     names = [host.name for host in spec.hosts]
     needed = spec.gpus_per_arm
     for index, host in enumerate(spec.hosts):
+        if host.kind not in registry.HOSTS:
+            yield ("hosts", index, "kind"), f"{host.kind!r} is no kind of host{nearest(host.kind, registry.HOSTS)}"
         if host.name in names[:index]:
             yield ("hosts", index, "name"), f"two hosts are named {host.name!r}"
         if host.gpus is not None and len(host.gpus) < needed:

@@ -58,6 +58,14 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
 
 
+class AtKey(ValueError):
+    """A problem with one key of a mapping that is checked as a whole."""
+
+    def __init__(self, key: object, words: str) -> None:
+        super().__init__(words)
+        self.key = str(key)
+
+
 def freeze(value: Any) -> Any:
     """Lists become tuples, all the way down: the strict models hold nothing that can be changed."""
     if isinstance(value, Mapping):
@@ -80,17 +88,17 @@ def flags(value: Any) -> Any:
     out: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise ValueError(f"a flag's name is text, not {key!r}")
+            raise AtKey(key, f"a flag's name is text, not {key!r}")
         name = flag_name(key)
         if name in OWNED_FLAGS:
-            raise ValueError(f"--{name} cannot be set here: {OWNED_FLAGS[name]}")
+            raise AtKey(key, f"--{name} cannot be set here: {OWNED_FLAGS[name]}")
         if name in out:
-            raise ValueError(f"--{name} is given twice (as {key!r} and under another spelling)")
+            raise AtKey(key, f"--{name} is given twice (as {key!r} and under another spelling)")
         if name == "nnodes" and item != 1:
-            raise ValueError("nnodes must be 1: an arm runs on one host, several nodes are not supported")
+            raise AtKey(key, "nnodes must be 1: an arm runs on one host, several nodes are not supported")
         if isinstance(item, str) and SECRET_REFERENCE.search(item):
-            raise ValueError(
-                f"--{name}: ${{...}} is taken from the environment in server.env only; arguments are visible"
+            raise AtKey(
+                key, f"--{name}: ${{...}} is taken from the environment in server.env only; arguments are visible"
             )
         out[name] = item
     return out
@@ -139,15 +147,15 @@ def environment(value: Any) -> Any:
     out: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
-            raise ValueError(f"{key!r} is no name of an environment variable")
+            raise AtKey(key, f"{key!r} is no name of an environment variable")
         if isinstance(item, bool):
-            raise ValueError(f'{key} is a YAML boolean where text is meant; write "{str(item).lower()}" or "1"')
+            raise AtKey(key, f'is a YAML boolean where text is meant; write "{str(item).lower()}" or "1"')
         text = str(item) if isinstance(item, int) else item
         if isinstance(text, str):
             if "${" in text and not SECRET_REFERENCE.fullmatch(text):
-                raise ValueError(f"{key}: a reference to the environment is the whole value, ${{NAME}}")
+                raise AtKey(key, "a reference to the environment is the whole value, ${NAME}")
             if SECRET_NAME.search(key) and not SECRET_REFERENCE.fullmatch(text):
-                raise ValueError(f"{key} looks like a secret, and what stands here is stored; write ${{{key}}} instead")
+                raise AtKey(key, f"looks like a secret, and what stands here is stored; write ${{{key}}} instead")
         out[key] = text
     return out
 

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ValidationError
 
 from sweep.config import yamlfile
 from sweep.config.checks import nearest, problems
-from sweep.config.fields import freeze
+from sweep.config.fields import AtKey, freeze
 from sweep.config.models import StudySpec
 from sweep.config.overrides import Overrides
 from sweep.config.yamlfile import Document, Location, dotted
 from sweep.errors import ConfigError
 
-SHOWN = 8  # problems in one message
+SHOWN = 20  # problems in one message
 # Lists that may be left out but, where they are written, are meant to hold something.
 NEVER_EMPTY: tuple[Location, ...] = (
     ("space", "draft_model"),
@@ -85,7 +85,8 @@ def load_text(
     try:
         spec = StudySpec.model_validate(freeze(document.data))
     except ValidationError as error:
-        raise _error([_said(document, item) for item in error.errors(include_url=False)]) from None
+        found = [item for item in error.errors(include_url=False) if not _follows(item, error)]
+        raise _error([_said(document, item) for item in found]) from None
     wrong = [_line(document, location, words) for location, words in problems(spec)]
     if wrong:
         raise _error(wrong)
@@ -124,6 +125,12 @@ def _line(document: Document, location: Location, words: str) -> str:
     return f"{document.place(location)}: {dotted(location)}: {words}"
 
 
+def _follows(item: Any, error: ValidationError) -> bool:
+    """True for "too short" said of a list whose items were dropped for errors of their own."""
+    deeper = (other["loc"] for other in error.errors(include_url=False) if len(other["loc"]) > len(item["loc"]))
+    return item["type"] == "too_short" and any(loc[: len(item["loc"])] == item["loc"] for loc in deeper)
+
+
 def _said(document: Document, item: Any) -> str:
     """One of pydantic's errors in our words."""
     location: Location = tuple(item["loc"])
@@ -133,7 +140,10 @@ def _said(document: Document, item: Any) -> str:
     if kind == "extra_forbidden":
         words = "unknown key" + nearest(str(location[-1]), _keys_at(location[:-1]))
     elif kind == "value_error":
-        words = str(context.get("error", item["msg"]))
+        problem = context["error"]
+        words = str(problem)
+        if isinstance(problem, AtKey):
+            location = (*location, problem.key)
     elif kind == "literal_error":
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         words = f"{value!r} is not possible{nearest(str(value), choices)}"

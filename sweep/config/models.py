@@ -97,14 +97,14 @@ class Workload(Part):
     """What is asked of every server."""
 
     prompts: Text = "builtin"  # or the path of a file
-    format: Literal["auto", "jsonl", "sharegpt", "mt_bench"] = "auto"
+    format: Text = "auto"  # of the file: jsonl, sharegpt, mtbench
     categories: Annotated[tuple[Text, ...], BeforeValidator(fields.one_or_many)] | None = None  # None: all
     per_category: Count = 4
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 256
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     concurrency: Annotated[
         tuple[Annotated[int, Field(ge=1, le=4096)], ...],
-        Field(min_length=1, max_length=32),
+        Field(max_length=32),
         BeforeValidator(fields.axis),
     ] = (1,)
     repeats: Annotated[int, Field(ge=1, le=100)] = 2
@@ -159,7 +159,7 @@ class StudySpec(Part):
     FORMAT: ClassVar[int] = 1
 
     name: Name
-    engine: Literal["sglang", "simulated"] = "sglang"
+    engine: Name = "sglang"
     engine_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+([.+-]?[A-Za-z0-9.]+)?$")] | None = None
     model: Model
     server: Server = Field(default_factory=Server)

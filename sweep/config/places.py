@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -17,7 +17,7 @@ class Host(Part):
     """Where servers run. ``ssh`` is an alias that ``ssh -G`` resolves; host/user/port/key say it directly."""
 
     name: Name
-    kind: Literal["ssh", "local"] = "ssh"
+    kind: Name = "ssh"
     ssh: Text | None = None
     host: Text | None = None
     user: Text | None = None

@@ -7,11 +7,11 @@ from sweep.config.places import Host, Simulate
 from sweep.errors import ConfigError
 
 
-def simulated(spec: StudySpec, profile: str | None = None) -> StudySpec:
+def simulated(spec: StudySpec, profile: str | None = None, *, trials: int | None = None) -> StudySpec:
     """The study with a simulated engine on local hosts of the same names and GPU counts.
 
-    Profile, time scale and number of trials come from the ``simulate`` block; ``profile`` replaces the block's own.
-    Raises ConfigError where there is neither.
+    Profile, time scale and number of trials come from the ``simulate`` block; ``profile`` and ``trials``
+    (from the command line) replace the block's own. Raises ConfigError where there is neither.
     """
     block = spec.simulate
     if profile is not None:
@@ -29,7 +29,8 @@ def simulated(spec: StudySpec, profile: str | None = None) -> StudySpec:
         )
         for host in spec.hosts
     )
-    budget = spec.budget if block.trials is None else spec.budget.model_copy(update={"trials": block.trials})
+    trials = trials or block.trials
+    budget = spec.budget if trials is None else spec.budget.model_copy(update={"trials": trials})
     return spec.model_copy(
         update={"engine": "simulated", "hosts": hosts, "simulate": block, "budget": budget, "simulated_by_flag": True}
     )

@@ -20,7 +20,7 @@ RECIPES = (
 def pick(history: Sequence[Told], allowed: Sequence[ArmConfig]) -> tuple[ArmConfig, str] | None:
     """The next seed among ``allowed``: the first recipe nothing in ``history`` stands for, drafters taking turns."""
     drafters = list(dict.fromkeys((c.algorithm, c.draft_model) for c in allowed if c.speculative))
-    live = [t for t in history if t.verdict is None or t.complete]
+    live = [t for t in history if t.verdict is None or not t.verdict.requeue]
     for turn, (words, *numbers) in enumerate(RECIPES):
         if any(_distance(t.ran, numbers) < 0.7 for t in live):
             continue

@@ -74,9 +74,7 @@ class Acceptance:
     def posterior(self, index: Index) -> Posterior:
         """Of log AL at these configurations."""
         _, rows, offset = self.log_length(index, self._best)
-        posterior = Posterior(self._fit, rows)
-        posterior.mean = posterior.mean + offset
-        return posterior
+        return Posterior(self._fit, rows, offset)
 
     def log_length(self, index: Index, at: Conditioned | None) -> tuple[Array, Rows, Array]:
         """(value, rows, offset): log AL at the estimate ``at``, and its linearisation offset + rows . unknowns."""

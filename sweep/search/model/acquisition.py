@@ -16,9 +16,9 @@ from scipy.special import ndtr
 from sweep.search.model.fit import CostModel
 from sweep.search.model.gaussian import Array
 
-# Chance that a proposal trusts the model less than the model does (its spread tripled): it keeps exploring.
+# Chance that a proposal trusts the model less than the model does (its spread doubled): it keeps exploring.
 EXPLORE = 0.05
-EXPLORE_SPREAD = 3.0
+EXPLORE_SPREAD = 2.0
 # Residuals above this are worth telling the user about.
 MISFIT = 0.1
 

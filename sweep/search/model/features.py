@@ -35,7 +35,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Table:
-    """Arrays over n configurations. ``depth`` drafts in a row at most; ``steps`` drafter passes per verify step;
+    """Arrays over n configurations. ``depth`` drafts in a row that can be accepted; ``steps`` drafter passes per verify step;
     ``verified`` draft tokens checked beside the sampled one; ``width`` alternatives per depth, within the budget."""
 
     group: Index
@@ -55,7 +55,8 @@ class Table:
 def _depth(config: ArmConfig) -> int:
     if not config.speculative:
         return 0
-    return config.num_steps or max((config.num_draft_tokens or 2) - 1, 1)
+    verified = max((config.num_draft_tokens or 2) - 1, 1)
+    return min(config.num_steps or verified, verified)
 
 
 def table(configs: Sequence[ArmConfig], vocabulary: Vocabulary) -> Table:

@@ -104,11 +104,11 @@ class Conditioned:
 
 
 class Posterior:
-    """The average over the grid, at fixed targets. Mean and variance by moments."""
+    """The average over the grid, at fixed targets: offset + target . unknowns. Mean and variance by moments."""
 
-    def __init__(self, parts: Sequence[tuple[float, Conditioned]], target: Rows) -> None:
+    def __init__(self, parts: Sequence[tuple[float, Conditioned]], target: Rows, offset: Array | float = 0.0) -> None:
         self.target = target
-        self._parts = [(w, c, c.mean(target), c.whitened(target)) for w, c in parts]
+        self._parts = [(w, c, c.mean(target) + offset, c.whitened(target)) for w, c in parts]
         self.mean = np.sum([w * m for w, _, m, _ in self._parts], axis=0)
         second = [
             w * (c.prior.variance(target, c.hyper.amplitude) - (v * v).sum(0) + (m - self.mean) ** 2)

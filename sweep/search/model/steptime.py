@@ -1,6 +1,6 @@
 """Time of one verify step.
 
-    t(b) = exp(base_b) (1 + exp(draft_b) steps (1 + kappa topk) + exp(verify_b) verified) exp(graph (1 - graphs)) ...
+    t(b) = exp(base_b) (1 + exp(draft_b) steps (1 + kappa topk) + exp(verify_b) verified) exp(exp(graph) (1 - graphs)) ...
 
 One drafter pass per step (a wider frontier costs a little more), one pass of the target over the tree, both relative
 to the pass of a single token. Every logarithm is a sum of a shared value, a slope over log b, a deviation per
@@ -61,13 +61,12 @@ class StepTime:
     def posterior(self, index: Index, level: int) -> Posterior:
         """Of log seconds per step at these configurations and one level."""
         rows, offset = self._linear(index, np.full(len(index), level, dtype=np.intp), self._terms)
-        posterior = Posterior(self._fit, rows)
-        posterior.mean = posterior.mean + offset
-        return posterior
+        return Posterior(self._fit, rows, offset)
 
     def _prior(self, base: float) -> Prior:
         """Drafter pass 6 % of a target pass (factor 2.2 either way), a verified token 0.6 % at b = 1 (factor 2.7),
-        growing as sqrt(b); a frontier node 3 % of a drafter pass; graphs off costs a factor 1.4 (1.1 to 1.8)."""
+        growing as sqrt(b); a frontier node 3 % of a drafter pass; graphs off costs a factor 1.4 (1.2 to 1.9), never less
+        than nothing: capturing a graph removes launch overhead."""
         levels, groups, extras = len(self._log_b), self._groups, self._table.extras.shape[1]
         spread = 1.0 if levels > 1 else 0.0
         terms = [
@@ -79,7 +78,7 @@ class StepTime:
             *[(float(np.log(0.006)), 1.0), (0.5 * spread, 0.4 * spread)],
             *[(0.0, 0.25 * spread)] * levels,
             *[(float(np.log(0.03)), 0.7)],
-            *[(0.35, 0.25), (0.0, 0.1)],
+            *[(float(np.log(0.35)), 0.6), (0.0, 0.05)],
             *[(0.0, 0.05)] * groups,
             *[(0.0, 0.15)] * extras,
         ]
@@ -100,18 +99,20 @@ class StepTime:
         verifying = np.exp(verify @ at[cut[1] : cut[2]]) * t.verified[index]
         topk = t.topk[index]
         total = 1.0 + drafting * (1.0 + kappa * topk) + verifying
+        penalty = float(np.exp(at[cut[2] + 1]))
         off = t.no_graph[index][:, None]
-        tail = np.concatenate([off, off * np.log1p(t.steps[index])[:, None], member, t.extras[index]], axis=1)
+        tail = np.concatenate([off * np.log1p(t.steps[index])[:, None], member, t.extras[index]], axis=1)
         basis = np.concatenate(
             [
                 base,
                 draft * (drafting * (1.0 + kappa * topk) / total)[:, None],
                 verify * (verifying / total)[:, None],
                 (drafting * kappa * topk / total)[:, None],
+                off * penalty,
                 tail,
             ],
             axis=1,
         )
-        value = base @ at[: cut[0]] + np.log(total) + tail @ at[cut[2] + 1 :]
+        value = base @ at[: cut[0]] + np.log(total) + off[:, 0] * penalty + tail @ at[cut[2] + 2 :]
         near = np.concatenate([t.near[index], log_b / np.log(4.0)], axis=1)
         return Rows(basis, np.ones((n, 1)), near), value - basis @ at

@@ -1,0 +1,292 @@
+"""A host reached over SSH: short commands, files and loopback ports over one connection that is made again when lost.
+
+Sessions are few on purpose: sshd allows ten at a time on a connection (MaxSessions). One carries SFTP, at most
+``MAX_COMMANDS`` carry commands; forwarded connections are not counted by sshd. No output is ever left unread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+import paramiko
+
+from launchers.hosts.entry import HostEntry
+from launchers.hosts.forward import Forwarder
+from launchers.hosts.quoting import remote_command
+from launchers.hosts.ssh_command import NoAnswer, converse
+from launchers.hosts.ssh_connect import Connection, connect
+from sweep.errors import HostError
+from sweep.seams import Completed
+
+T = TypeVar("T")
+
+MAX_COMMANDS = 6
+BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
+RECONNECT_S = 40.0  # shorter than a lease: a host that cannot be reached for so long ends its servers by itself
+OPERATION_S = 30.0  # one answer of SFTP, or one channel
+_BROKEN = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
+
+
+@dataclass(frozen=True)
+class SshSettings:
+    """``host`` is a name of ``~/.ssh/config`` or an address; ``user``, ``port`` and ``key`` win over that file.
+
+    ``python`` runs the supervisor and stands for ``@PYTHON@``; ``activate`` is a shell command run before it (bash).
+    ``gpus`` are the indices that may be used, None for all of them.
+    """
+
+    name: str
+    host: str
+    user: str | None = None
+    port: int | None = None
+    key: str | None = None
+    python: str = "python3"
+    activate: str | None = None
+    base_dir: str = "~/.specsweep"
+    gpus: tuple[int, ...] | None = None
+
+
+def settings_of(entry: HostEntry) -> SshSettings:
+    """Settings from a host's entry in a search space."""
+    return SshSettings(
+        name=entry.name,
+        host=entry.ssh or entry.host or entry.name,
+        user=entry.user,
+        port=entry.port,
+        key=entry.key,
+        python=entry.python or SshSettings.python,
+        activate=entry.activate,
+        base_dir=entry.base_dir or SshSettings.base_dir,
+        gpus=entry.gpus,
+    )
+
+
+class SshTransport:
+    """Implements ``sweep.seams.Transport`` over paramiko. Thread-safe."""
+
+    kind = "ssh"
+
+    def __init__(self, settings: SshSettings) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self._lock = threading.RLock()  # held while (re)connecting: one thread does it, the others wait for it
+        self._connection: Connection | None = None
+        self._sftp: paramiko.SFTPClient | None = None
+        self._commands = threading.BoundedSemaphore(MAX_COMMANDS)
+        self._home = ""
+        self._closed = False
+
+    # -- connection
+
+    def connect(self) -> None:
+        """One attempt; a host that cannot be reached now raises HostError at once."""
+        with self._lock:
+            self._closed = False
+            if self._connection is None or not self._connection.active:
+                self._dial()
+
+    def close(self) -> None:
+        self._closed = True  # before the lock: a thread that is reconnecting gives up
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._sftp = None
+
+    def _dial(self) -> None:
+        self._drop()
+        s = self.settings
+        try:
+            self._connection = connect(s.host, user=s.user, port=s.port, key=s.key)
+        except HostError as error:
+            raise HostError(f"{self.name}: {error}") from error
+
+    def _live(self, deadline: float) -> Connection:
+        """The connection, made again with back-off until ``deadline`` where it was lost."""
+        with self._lock:
+            for pause in (*BACK_OFF_S, None):
+                if self._closed:
+                    raise HostError(f"{self.name}: the connection was closed")
+                if self._connection is not None and self._connection.active:
+                    return self._connection
+                try:
+                    self._dial()
+                except HostError:
+                    if pause is None or time.monotonic() + pause > deadline:
+                        raise
+                    time.sleep(pause)
+            raise HostError(f"{self.name}: the connection does not last")
+
+    def _lost(self, connection: Connection) -> None:
+        """``connection`` gave no proper answer: have it made again unless another thread did so already."""
+        with self._lock:
+            if self._connection is connection:
+                self._drop()
+
+    def _again(self, what: str, action: Callable[[Connection], T]) -> T:
+        """Run an action that may be repeated, over a new connection where the old one broke."""
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            connection = self._live(deadline)
+            try:
+                return action(connection)
+            except (*_BROKEN, OSError) as error:
+                if not isinstance(error, _BROKEN) and connection.active and "Socket is closed" not in str(error):
+                    raise  # the host's answer: no such file, no space, not permitted
+                self._lost(connection)
+                if time.monotonic() > deadline:
+                    raise HostError(f"{self.name}: {what}: the connection broke ({error})") from error
+
+    def rtt_s(self) -> float:
+        """Least of three keepalive requests, which the server's sshd answers itself: one round trip each."""
+
+        def ping(connection: Connection) -> float:
+            begun = time.perf_counter()
+            connection.transport.global_request("keepalive@openssh.com", wait=True)
+            return time.perf_counter() - begun
+
+        return min(self._again("ping", ping) for _ in range(3))
+
+    # -- commands
+
+    def run(
+        self, argv: Sequence[str], *, timeout_s: float = 30.0, stdin: bytes = b"", idempotent: bool = False
+    ) -> Completed:
+        """Run a short command through the login shell, in the home folder."""
+        command = remote_command(argv)
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            connection = self._live(deadline)
+            started = False
+            try:
+                with self._commands:
+                    channel = self._session(connection, time.monotonic() + OPERATION_S)
+                    try:
+                        started = True
+                        channel.exec_command(command)
+                        return converse(channel, stdin, time.monotonic() + timeout_s)
+                    finally:
+                        channel.close()
+            except NoAnswer as error:
+                raise HostError(
+                    f"{self.name}: `{argv[0]}` gave no answer in {timeout_s:g} s (it may still run)"
+                ) from error
+            except _BROKEN as error:
+                self._lost(connection)
+                if started and not idempotent:
+                    raise HostError(
+                        f"{self.name}: the connection broke while `{argv[0]}` ran; whether it ended is not known ({error})"
+                    ) from error
+                if time.monotonic() > deadline:
+                    raise HostError(f"{self.name}: `{argv[0]}`: the connection broke ({error})") from error
+
+    def _session(self, connection: Connection, deadline: float) -> paramiko.Channel:
+        """A session channel; where the server allows fewer than we use, wait for one of ours to end."""
+        while True:
+            try:
+                return connection.transport.open_session(timeout=OPERATION_S)
+            except paramiko.ChannelException as error:
+                if time.monotonic() > deadline:
+                    raise HostError(
+                        f"{self.name}: sshd opens no further session ({error.text}); MaxSessions in its "
+                        f"sshd_config should be 10, the default"
+                    ) from error
+                time.sleep(0.1)
+
+    # -- files
+
+    def _files(self, connection: Connection) -> paramiko.SFTPClient:
+        with self._lock:
+            if self._connection is not connection:
+                raise EOFError("the connection was replaced")
+            if self._sftp is None:
+                try:
+                    channel = self._session(connection, time.monotonic() + OPERATION_S)
+                    channel.invoke_subsystem("sftp")
+                    channel.settimeout(OPERATION_S)
+                    self._sftp = paramiko.SFTPClient(channel)
+                    self._home = self._sftp.normalize(".")
+                except paramiko.SSHException as error:
+                    if connection.active:
+                        raise HostError(
+                            f"{self.name}: the server has no SFTP; sshd_config needs `Subsystem sftp internal-sftp`"
+                        ) from error
+                    raise
+            return self._sftp
+
+    def _absolute(self, path: str) -> str:
+        return self._home + path[1:] if path == "~" or path.startswith("~/") else path
+
+    def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        def action(connection: Connection) -> None:
+            sftp = self._files(connection)
+            target = self._absolute(path)
+            self._make_folder(sftp, str(PurePosixPath(target).parent))
+            temporary = f"{target}.{os.getpid()}.{threading.get_ident()}"
+            with sftp.open(temporary, "w") as handle:
+                handle.chmod(mode)  # before there is anything to read
+                handle.set_pipelined(True)
+                handle.write(content)
+            sftp.posix_rename(temporary, target)
+
+        try:
+            self._again(f"writing {path}", action)
+        except OSError as error:
+            raise HostError(f"{self.name}: cannot write {path}: {error.strerror or error}") from error
+
+    def _make_folder(self, sftp: paramiko.SFTPClient, path: str) -> None:
+        try:
+            if not stat.S_ISDIR(sftp.stat(path).st_mode or 0):
+                raise NotADirectoryError(f"{path} is not a folder")
+        except FileNotFoundError:
+            self._make_folder(sftp, str(PurePosixPath(path).parent))
+            with contextlib.suppress(OSError):  # another thread may have made it; if not, the write says so
+                sftp.mkdir(path, 0o700)
+
+    def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        def action(connection: Connection) -> bytes:
+            with self._files(connection).open(self._absolute(path), "rb", bufsize=0) as handle:
+                handle.seek(offset)
+                parts: list[bytes] = []
+                wanted = limit
+                while wanted is None or wanted > 0:
+                    data = handle.read(1 << 15 if wanted is None else min(wanted, 1 << 15))
+                    if not data:
+                        break
+                    parts.append(data)
+                    wanted = None if wanted is None else wanted - len(data)
+                return b"".join(parts)
+
+        try:
+            return self._again(f"reading {path}", action)
+        except FileNotFoundError:
+            raise FileNotFoundError(path) from None
+        except OSError as error:
+            raise HostError(f"{self.name}: cannot read {path}: {error.strerror or error}") from error
+
+    # -- ports
+
+    @contextlib.contextmanager
+    def forward(self, port: int) -> Iterator[str]:
+        """Yields ``http://127.0.0.1:N``; connections to it come out at the host's loopback ``port``."""
+
+        def open_channel() -> paramiko.Channel:
+            connection = self._live(time.monotonic() + RECONNECT_S)
+            place = ("127.0.0.1", port)
+            return connection.transport.open_channel("direct-tcpip", place, ("127.0.0.1", 0), timeout=OPERATION_S)
+
+        forwarder = Forwarder(open_channel)
+        try:
+            yield f"http://127.0.0.1:{forwarder.port}"
+        finally:
+            forwarder.close()

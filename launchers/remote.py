@@ -1,0 +1,126 @@
+"""Sends the supervisor to a host and talks with it: one JSON object in, one out, per command."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from launchers import gpus as smi
+from launchers import supervisor
+from sweep.errors import BusyError, HostError
+from sweep.model import Gpu, GpuProcess
+from sweep.seams import Transport
+
+# Home folder, host name and time in one go, before anything of ours is there.
+_HELLO = 'printf "%s\\n" "$HOME"; uname -n; date +%s.%N'
+
+
+class Remote:
+    """The supervisor's commands on one host. ``base`` is known after :meth:`install`."""
+
+    def __init__(self, transport: Transport, python: str, base_dir: str, activate: str | None) -> None:
+        self.python = python
+        self.base = ""
+        self._transport = transport
+        self._base_dir = base_dir
+        self._activate = activate
+        self._program = ""
+
+    def entered(self, argv: Sequence[str]) -> list[str]:
+        """argv as run inside the environment that ``activate`` enters; what it prints goes to stderr."""
+        if not self._activate:
+            return list(argv)
+        return ["bash", "-c", '{ eval "$1"; } >&2 && shift && exec "$@"', "specsweep", self._activate, *argv]
+
+    def install(self, files: Mapping[str, bytes]) -> float:
+        """Find our place on the host, write the supervisor and ``files`` there. Returns host clock − our clock, s."""
+        offset_s = self._hello()
+        source = Path(supervisor.__file__).read_bytes()
+        self._program = f"{self.base}/bin/supervisor-{hashlib.sha256(source).hexdigest()[:12]}.py"
+        self._transport.put(self._program, source)
+        for name, content in files.items():
+            self._transport.put(f"{self.base}/{name}", content)
+        return offset_s
+
+    def _hello(self) -> float:
+        best: tuple[float, float] | None = None
+        for _ in range(3):  # the quickest answer says most about the clock
+            begun = time.time()
+            answer = self._transport.run(["sh", "-c", _HELLO], idempotent=True)
+            ended = time.time()
+            lines = answer.stdout.decode("utf-8", "replace").splitlines()
+            if answer.exit_code != 0 or len(lines) < 3:
+                words = answer.stderr.decode("utf-8", "replace").strip() or "no answer"
+                raise HostError(f"{self._transport.name}: cannot run commands there: {words}")
+            if best is None or ended - begun < best[0]:
+                best = (ended - begun, float(lines[-1]) - (begun + ended) / 2)
+        home, hostname = lines[-3], lines[-2]
+        folder = home + self._base_dir[1:] if self._base_dir.startswith("~") else self._base_dir
+        # One home folder may serve many hosts over NFS: each has a lock and launches of its own.
+        self.base = f"{folder}/{re.sub(r'[^A-Za-z0-9._-]', '-', hostname)}"
+        assert best is not None
+        return best[1]
+
+    def filled(self, argv: Sequence[str]) -> list[str]:
+        """``@PYTHON@`` and ``@BASE@`` replaced."""
+        return [word.replace("@PYTHON@", self.python).replace("@BASE@", self.base) for word in argv]
+
+    def ask(self, command: str, request: Mapping[str, Any], *, timeout_s: float = 30.0) -> dict[str, Any]:
+        """The supervisor's answer, refusals included. HostError where there is none."""
+        argv = self.entered([self.python, "-IS", self._program, command, self.base])
+        stdin = json.dumps(dict(request)).encode()
+        answer = self._transport.run(argv, timeout_s=timeout_s, stdin=stdin, idempotent=True)
+        try:
+            reply: dict[str, Any] = json.loads(answer.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
+            reply["ok"]
+        except (ValueError, LookupError, TypeError):
+            words = answer.stderr.decode("utf-8", "replace").strip()[-500:] or f"exit status {answer.exit_code}"
+            hint = ""
+            if answer.exit_code in (126, 127):
+                hint = f" (`{self.python}` cannot be run: set the host's `python:` or `activate:`)"
+            elif "annotations" in words:
+                hint = " (Python 3.8 or newer is needed: set the host's `python:`)"
+            raise HostError(f"{self._transport.name}: the supervisor gave no answer: {words}{hint}") from None
+        return reply
+
+    def call(self, command: str, *, timeout_s: float = 30.0, **request: Any) -> dict[str, Any]:
+        """The supervisor's answer. A refusal is BusyError when another controller owns the host, else HostError."""
+        reply = self.ask(command, request, timeout_s=timeout_s)
+        if reply["ok"]:
+            return reply
+        if reply["kind"] == "superseded":
+            study = (reply.get("holder") or {}).get("study")
+            raise BusyError(f"{self._transport.name}: {reply['message']}; it belongs to study {study!r} now")
+        raise HostError(f"{self._transport.name}: {reply['message']}")
+
+    def gpus(self, query: Sequence[str]) -> tuple[tuple[Gpu, ...], tuple[GpuProcess, ...], str | None]:
+        """GPUs, the compute list with users and names, and the driver's version; nothing where nvidia-smi is absent."""
+        options = [smi.GPU_OPTION, smi.APPS_OPTION]
+        reply = self.call("gpus", timeout_s=60, gpu_query=self.filled(query), options=options)
+        for answer in reply["answers"]:
+            if answer["status"] == 127:
+                return (), (), None
+            if answer["status"] != 0:
+                words = answer["err"] or answer["out"].strip()[-500:]
+                raise HostError(f"{self._transport.name}: {query[0]} fails with status {answer['status']}: {words}")
+        gpus, driver = smi.parse_gpus(reply["answers"][0]["out"])
+        return gpus, smi.parse_processes(reply["answers"][1]["out"], reply["who"]), driver
+
+
+def read_flood(url: str, chunk_bytes: int) -> float:
+    """Chunks per second that arrive from a flooding server until it closes the connection."""
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+        connection.recv(1 << 20)  # the first bytes carry the setting up of the path
+        begun = time.perf_counter()
+        received = 0
+        while data := connection.recv(1 << 20):
+            received += len(data)
+        return received / chunk_bytes / (time.perf_counter() - begun)

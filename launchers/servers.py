@@ -1,0 +1,340 @@
+"""Servers on one host: the host's lock and lease, launches, their logs, and the certainty that nothing is left.
+
+Runs any engine's LaunchSpec over any transport. What must happen on the host itself is done there by
+``launchers/supervisor.py``, which this module sends along; see its first lines for files, ownership and processes.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from launchers import supervisor
+from launchers.gpu_watch import MEMORY_SLACK_MIB, GpuWatch
+from launchers.gpus import Telemetry
+from launchers.host_values import Found, ModelFiles, RunningServer, ServerState
+from launchers.locks import Owner, known_dead, stat_start
+from launchers.remote import Remote, read_flood
+from sweep.errors import BusyError, HostError
+from sweep.model import GpuProcess, HostFacts, LaunchSpec, StopReport
+from sweep.seams import HostTools, Transport
+
+__all__ = ["Found", "HostServers", "ModelFiles", "Owner", "RunningServer", "ServerState"]
+
+READ_LIMIT = 1 << 20
+EXIT_NOTICE_S = 1.0  # how long the supervisor may take to write down the exit of a server that we see is gone
+
+
+class HostServers:
+    """The servers of one host. All calls block; one thread may stop while another waits or reads.
+
+    Raises HostError for whatever the host does, and BusyError (from :meth:`prepare`, or later from any call that would
+    change something) when another controller holds the host. ``base_dir``: where our files go on the host, below a
+    folder named after the host; ``~/.specsweep`` where None. ``python`` runs the supervisor and stands for
+    ``@PYTHON@``; ``activate`` is a shell command (bash) run before python and before every server.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        tools: HostTools,
+        python: str | None,
+        base_dir: str | None,
+        owner: Owner,
+        lease_s: float = 60.0,
+        activate: str | None = None,
+    ) -> None:
+        self._transport = transport
+        self._tools = tools
+        self._owner = owner
+        self._lease_s = lease_s
+        self._remote = Remote(transport, python or "python3", base_dir or "~/.specsweep", activate)
+        self._epoch: int | None = None
+        self._lock = threading.Lock()
+        self._running: dict[str, RunningServer] = {}
+        self._forwards: dict[str, tuple[str, contextlib.ExitStack]] = {}
+        self._gpus = GpuWatch(transport, self._remote, tools.gpu_query)
+
+    # -- the host
+
+    def inspect(self, version_command: Sequence[str] = ()) -> HostFacts:
+        """Connect, send our files, look around. Takes nothing and ends nothing."""
+        self._transport.connect()
+        offset_s = self._remote.install(self._tools.files)
+        facts = self._remote.call("facts")
+        gpus, processes, driver = self._gpus.ask()
+        version = None
+        if version_command:
+            answer = self._transport.run(self._remote.entered(version_command), timeout_s=120, idempotent=True)
+            lines = answer.stdout.decode("utf-8", "replace").split()
+            version = lines[-1] if answer.exit_code == 0 and lines else None
+        return HostFacts(
+            name=self._transport.name,
+            kind=self._transport.kind,
+            hostname=facts["hostname"],
+            user=facts["user"],
+            machine_id=facts["machine_id"],
+            boot_id=facts["boot_id"],
+            python=facts["python"],
+            python_version=facts["python_version"],
+            engine_version=version,
+            gpus=gpus,
+            gpu_processes=processes,
+            driver_version=driver,
+            disk_free_mib=facts["disk_free_mib"],
+            clock_offset_s=offset_s,
+            rtt_s=self._transport.rtt_s(),
+        )
+
+    def prepare(self, version_command: Sequence[str] = ()) -> HostFacts:
+        """:meth:`inspect`, then become the host's owner.
+
+        A holder that is seen to be dead (same machine) is replaced at once, one elsewhere when its lease has run
+        out; else BusyError names it. What earlier owners left running lives on until :meth:`reconcile`.
+        """
+        facts = self.inspect(version_command)
+        request: dict[str, Any] = {"owner": self._owner.as_dict(), "lease_s": self._lease_s}
+        for _ in range(3):  # a dead holder may be replaced by someone else between the look and the taking
+            reply = self._remote.ask("acquire", request)
+            if reply["ok"]:
+                self._epoch = reply["epoch"]
+                return facts
+            if reply["kind"] != "busy":
+                raise HostError(f"{self._transport.name}: {reply['message']}")
+            holder = Owner.from_dict(reply["holder"])
+            if not known_dead(holder.controller, self._owner.controller):
+                break
+            request["takeover"] = reply["token"]
+        raise BusyError(
+            f"{self._transport.name}: the host is held by {holder}. `sweep stop {holder.study}` ends that study; a "
+            f"lease that is not renewed runs out in {reply['lease_left_s']:.0f} s"
+        )
+
+    def holder(self) -> Owner | None:
+        """Who holds the host now; None where nobody does."""
+        held = self._remote.call("holder")["holder"]
+        return None if held is None else Owner.from_dict(held)
+
+    def renew(self) -> None:
+        """Extend the lease: to be called several times per ``lease_s``. BusyError when the host was taken over."""
+        self._owned("renew")
+
+    def close(self) -> None:
+        """End the servers still running, give the host back, disconnect. Never raises for a host out of reach: the
+        supervisors end their servers when the lease runs out."""
+        with contextlib.suppress(HostError, BusyError):
+            for server in list(self._running.values()):
+                self.stop(server, grace_s=5.0)
+            if self._epoch is not None:
+                self._owned("release")
+        self._epoch = None
+        for launch_id in list(self._forwards):
+            self._end_forward(launch_id)
+        self._transport.close()
+
+    # -- one server
+
+    def start(self, spec: LaunchSpec, launch_id: str) -> RunningServer:
+        """Start a server on a free port of the host; returns as soon as its process exists.
+
+        A program that cannot be run is a server that ended with exit code 127 and says so in its log.
+        """
+        before = self._gpus.memory(spec.gpus)
+        secrets = [*([spec.api_key] if spec.api_key else []), *spec.secret_env.values()]
+        reply = self._owned(
+            "start",
+            study=slug(self._owner.study),
+            launch=slug(launch_id),
+            argv=self._remote.entered(spec.argv),
+            env=dict(spec.env),
+            secret_env=dict(spec.secret_env),
+            files={name: base64.b64encode(content).decode() for name, content in spec.files.items()},
+            secrets=secrets,
+            python=self._remote.python,
+        )
+        server = self._as_server(launch_id, reply["state"], reply["folder"], spec, before)
+        with self._lock:
+            self._running[launch_id] = server
+        return server
+
+    def _as_server(
+        self, launch_id: str, state: Mapping[str, Any], folder: str, spec: LaunchSpec | None, before: Mapping[str, int]
+    ) -> RunningServer:
+        skip = len(self._remote.entered(()))
+        return RunningServer(
+            launch_id=launch_id,
+            host=self._transport.name,
+            pid=state["server"]["pid"],
+            start_time=state["server"]["start"],
+            port=state["port"],
+            marker=state["marker"],
+            run_dir=folder,
+            epoch=state["epoch"],
+            started_at=state["started"],
+            argv=tuple(state["argv"][skip:]),
+            gpus=spec.gpus if spec else (),
+            memory_before=before,
+            api_key=spec.api_key if spec else None,
+        )
+
+    def state(self, server: RunningServer) -> ServerState:
+        """Is it alive; how did it end. Costs two small file reads."""
+        record = self._record(server)
+        if record["exit_code"] is None and not record["finished"]:
+            if self._lives(server):
+                return ServerState(True, None, None, None, self._pids(record), record["log_dropped"])
+            deadline = time.monotonic() + EXIT_NOTICE_S
+            while record["exit_code"] is None and not record["finished"] and time.monotonic() < deadline:
+                time.sleep(0.05)
+                record = self._record(server)
+        return ServerState(
+            False,
+            record["exit_code"],
+            record["reason"] or ("exited" if record["exit_code"] is not None else "supervisor_lost"),
+            record["ended"],
+            self._pids(record),
+            record["log_dropped"],
+        )
+
+    def _record(self, server: RunningServer) -> dict[str, Any]:
+        try:
+            record: dict[str, Any] = json.loads(self._transport.read(f"{server.run_dir}/state.json"))
+        except FileNotFoundError as error:
+            raise HostError(f"{server.host}: the record of launch {server.launch_id} is gone: {error}") from error
+        return record
+
+    def _lives(self, server: RunningServer) -> bool:
+        try:
+            return stat_start(self._transport.read(f"/proc/{server.pid}/stat")) == server.start_time
+        except FileNotFoundError:
+            return False
+
+    @staticmethod
+    def _pids(record: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple(process["pid"] for process in record["processes"])
+
+    def read_log(self, server: RunningServer, offset: int) -> tuple[bytes, int]:
+        """What the server printed from byte ``offset`` on (at most 1 MiB), and the offset to go on from.
+
+        Where the host kept no longer what is asked for, one line says how many bytes are missing.
+        """
+        number, within = divmod(offset, supervisor.SEGMENT)
+        path = f"{server.run_dir}/server.log" + (f".{number}" if number else "")
+        try:
+            data = self._transport.read(path, offset=within, limit=READ_LIMIT)
+        except FileNotFoundError:
+            first = self._record(server)["log_first"]
+            if first <= offset:
+                return b"", offset
+            return f"\n[specsweep: {first - offset} bytes of this log were not kept]\n".encode(), first
+        return data, offset + len(data)
+
+    def forward(self, server: RunningServer) -> str:
+        """A base URL that reaches the server from here, valid until :meth:`stop`; asked again it is the same."""
+        with self._lock:
+            if server.launch_id not in self._forwards:
+                stack = contextlib.ExitStack()
+                url = stack.enter_context(self._transport.forward(server.port))
+                self._forwards[server.launch_id] = (url, stack)
+            return self._forwards[server.launch_id][0]
+
+    def _end_forward(self, launch_id: str) -> None:
+        with self._lock:
+            _, stack = self._forwards.pop(launch_id, ("", contextlib.ExitStack()))
+        stack.close()
+
+    def stop(self, server: RunningServer, *, grace_s: float = 15.0) -> StopReport:
+        """TERM to the group, ``grace_s``, KILL, everything ours by record or marker, then wait for the GPUs.
+
+        Clean means: no process of it is left, none of its pids is in the compute list, and each of its GPUs holds
+        at most 256 MiB more than before the start (not asked while another server of ours shares them).
+        """
+        begun = time.monotonic()
+        self._end_forward(server.launch_id)
+        reply = self._owned("stop", timeout_s=grace_s + 40, folder=server.run_dir, grace_s=grace_s)
+        with self._lock:
+            self._running.pop(server.launch_id, None)
+            shared = any(set(other.gpus) & set(server.gpus) for other in self._running.values())
+        left = tuple(reply["left"])
+        listed, memory = self._gpus.freed(server, {server.pid, *reply["pids"]}, shared=shared)
+        notes = [
+            f"processes {list(left)} survive SIGKILL" if left else "",
+            f"nvidia-smi still lists {list(listed)}" if listed else "",
+            f"{memory} MiB more GPU memory in use than before the start" if memory > MEMORY_SLACK_MIB else "",
+        ]
+        note = "; ".join(filter(None, notes))
+        took_s = time.monotonic() - begun
+        return StopReport(not note, reply["exit_code"], took_s, tuple(sorted({*left, *listed})), memory, note)
+
+    # -- GPUs
+
+    def dirty_gpus(self, gpus: Collection[int]) -> tuple[GpuProcess, ...]:
+        """Processes on these GPUs that are not ours, with pid, user and name. They are never touched."""
+        return self._gpus.foreign(gpus)
+
+    def telemetry(self, gpus: Collection[int], interval_s: float = 1.0) -> Telemetry:
+        """A sampler for these GPUs; nothing is asked where there are none."""
+        return self._gpus.telemetry(gpus, interval_s)
+
+    # -- what is there
+
+    def ps(self) -> tuple[Found, ...]:
+        """What of ours runs on the host, by record and by marker."""
+        return tuple(Found.from_reply(entry) for entry in self._remote.call("ps")["found"])
+
+    def reconcile(self, keep: Collection[str] = (), *, grace_s: float = 5.0) -> tuple[Found, ...]:
+        """End everything of ours on the host but this study's launches in ``keep`` that are alive and supervised.
+
+        Returns what was found, ``kept`` or ended; :meth:`adopt` makes a kept one usable. HostError when something
+        does not die.
+        """
+        pairs = [[slug(self._owner.study), slug(launch)] for launch in keep]
+        reply = self._owned("end", timeout_s=grace_s + 60, keep=pairs, grace_s=grace_s)
+        if reply["left"]:
+            raise HostError(f"{self._transport.name}: processes {reply['left']} of ours survive SIGKILL")
+        kept = tuple(Found.from_reply(entry, kept=True) for entry in reply["kept"])
+        return kept + tuple(Found.from_reply(entry) for entry in reply["ended"])
+
+    def adopt(self, found: Found, launch_id: str, spec: LaunchSpec) -> RunningServer:
+        """Take over a launch that :meth:`reconcile` kept; ``spec`` is the one it was started with (key and GPUs).
+
+        The memory it holds now cannot be told from what was there before, so its GPUs are compared with empty ones.
+        """
+        if found.state is None or found.run_dir is None:
+            raise HostError(f"{self._transport.name}: launch {launch_id} left no record to adopt it by")
+        before = dict.fromkeys(self._gpus.memory(spec.gpus), 0)
+        server = self._as_server(launch_id, found.state, found.run_dir, spec, before)
+        with self._lock:
+            self._running[launch_id] = server
+        return server
+
+    def models(self, paths: Sequence[str]) -> dict[str, ModelFiles]:
+        """Which of these models (folders or hub names) the host has, and their config.json."""
+        answers = self._remote.call("models", paths=list(paths))["models"]
+        return {path: ModelFiles(path, answer["folder"], answer["config"]) for path, answer in answers.items()}
+
+    def path_capacity(self, *, seconds: float = 1.0, chunk_bytes: int = 4096) -> float:
+        """Chunks per second that one connection from the host brings here when the host sends as fast as it can.
+
+        This is bytes ÷ ``chunk_bytes``: under such a load chunks travel together, as they do when a path is full.
+        """
+        port = self._remote.call("flood", seconds=seconds, chunk_bytes=chunk_bytes)["port"]
+        with self._transport.forward(port) as url:
+            return read_flood(url, chunk_bytes)
+
+    def _owned(self, command: str, *, timeout_s: float = 30.0, **request: Any) -> dict[str, Any]:
+        if self._epoch is None:
+            raise HostError(f"{self._transport.name}: the host was not prepared, or was given back")
+        return self._remote.call(command, timeout_s=timeout_s, epoch=self._epoch, **request)
+
+
+def slug(name: str) -> str:
+    """A name as part of a folder's name and of a marker."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", name)[:100] or "-"

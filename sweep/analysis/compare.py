@@ -1,0 +1,197 @@
+"""Words from numbers: faster, slower, tie; ranks and ties. Many candidates are compared, so the tests are corrected.
+
+Against a reference: Holm's step-down correction (Holm 1979) over all trials of the same metric, concurrency, category
+and stage; where both stages have launches each gets half of alpha, so that "some arm is called faster or slower
+though none is" happens in at most alpha of studies per cell. Intervals that are printed are not corrected.
+
+Ranks: an arm ties with the leader unless it is below it by a one-sided test at alpha / 2. The leader is the best
+confirmed arm; its confirm launches are independent of the search that chose it, so the error "the truly best arm is
+left out" is corrected for the number of confirmed arms only. Without a confirm stage the leader is a maximum over all
+arms and the correction is for all of them (subset selection, Gupta 1965, with Bonferroni's bound).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from sweep.analysis.gains import CellGains
+from sweep.analysis.robust import Array
+from sweep.analysis.types import (
+    BASELINE_REFERENCE,
+    ENGINE_DEFAULT_REFERENCE,
+    AnalysisSettings,
+    ArmGain,
+    Ranked,
+)
+from sweep.metrics import METRICS
+from sweep.model import ArmConfig, Comparison, Gain, Stage
+
+Interval = tuple[Array, Array, Array]  # estimate, variance, df per subject
+
+
+def holm(p: Array) -> Array:
+    """Holm's adjusted p values of one family; NaN entries are not part of it."""
+    fine = np.flatnonzero(np.isfinite(p))
+    order = fine[np.argsort(p[fine], kind="stable")]
+    out = np.full(len(p), np.nan)
+    steps = (len(order) - np.arange(len(order))) * p[order]
+    out[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(order) else steps
+    return out
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Turns a cell's numbers into :class:`ArmGain` rows."""
+
+    metric: str
+    concurrency: int
+    category: str | None
+    settings: AnalysisSettings
+    level: float | None  # the baseline's figure in the metric's unit
+
+    def rows(self, cell: CellGains) -> list[ArmGain]:
+        """Every trial, and the engine default, against the baseline and against the engine default."""
+        out = self._against(cell, (cell.estimate, cell.variance, cell.df), BASELINE_REFERENCE, None)
+        for confirm in (True, False):
+            number = cell.frame.number.get((None, confirm))
+            if number is None or not len(cell.used[number]) or number in cell.refused:
+                continue
+            rows = self._against(cell, cell.against(number), ENGINE_DEFAULT_REFERENCE, confirm)
+            have = {row.trial for row in out if row.reference == ENGINE_DEFAULT_REFERENCE}
+            out += [row for row in rows if row.trial is not None and row.trial not in have]
+        return out
+
+    def _against(self, cell: CellGains, found: Interval, reference: str, stage: bool | None) -> list[ArmGain]:
+        """``stage``: only subjects of this stage (the engine default compares within one), None for both."""
+        subjects = cell.frame.subjects
+        estimate, variance, df = found
+        error = np.sqrt(variance)
+        measured = np.array([len(rows) > 0 for rows in cell.used]) & np.isfinite(estimate)
+        usable = measured & np.array([k not in cell.refused for k in range(len(subjects))], dtype=bool)
+        p = np.full(len(subjects), np.nan)
+        safe = np.maximum(error, 1e-12)
+        p[usable] = 2 * stats.t.sf(np.abs(estimate[usable]) / safe[usable], df[usable])
+        confirm = np.array([s[1] for s in subjects], dtype=bool)
+        trial = np.array([s[0] is not None for s in subjects], dtype=bool)
+        families = [k for k in (usable & trial & confirm, usable & trial & ~confirm) if k.any()]
+        adjusted = np.where(trial, np.nan, p)
+        for family in families:
+            adjusted[family] = np.minimum(holm(p[family]) * len(families), 1.0)
+        reach = stats.t.ppf(1 - self.settings.alpha / 2, np.where(np.isfinite(df), df, 1.0))
+        low, high = np.expm1(estimate - reach * error), np.expm1(estimate + reach * error)
+
+        def gain(k: int) -> Gain:
+            kind = Stage.CONFIRM if subjects[k][1] else Stage.SEARCH
+            return Gain(math.expm1(estimate[k]), float(low[k]), float(high[k]), cell.basis(k), kind)
+
+        out = []
+        for k, (number, is_confirm) in enumerate(subjects):
+            if stage is not None and is_confirm is not stage:
+                continue
+            twin = cell.frame.number.get((number, not is_confirm))
+            if not is_confirm and twin is not None and usable[twin]:
+                continue  # its confirm launches speak
+            if not measured[k] and k not in cell.refused:
+                continue
+            search = twin if is_confirm and twin is not None and usable[twin] and stage is None else None
+            out.append(
+                self._row(cell, k, number, reference)
+                if not usable[k]
+                else self._row(
+                    cell,
+                    k,
+                    number,
+                    reference,
+                    gain=gain(k),
+                    search=gain(search) if search is not None else None,
+                    numbers=(float(estimate[k]), float(error[k]), float(df[k]), float(adjusted[k])),
+                )
+            )
+        return out
+
+    def _row(
+        self,
+        cell: CellGains,
+        k: int,
+        trial: int | None,
+        reference: str,
+        *,
+        gain: Gain | None = None,
+        search: Gain | None = None,
+        numbers: tuple[float, float, float, float] | None = None,
+    ) -> ArmGain:
+        accept = self._accept(cell, k)
+        row = ArmGain(trial, self.metric, self.concurrency, self.category, reference, Comparison.NOT_COMPARABLE)
+        if gain is None or numbers is None:
+            return row
+        log_gain, error, df, adjusted = numbers
+        value = value_se = None
+        if self.level is not None and reference == BASELINE_REFERENCE:
+            sign = 1 if METRICS[self.metric].better == "higher" else -1
+            value = self.level * math.exp(sign * log_gain)
+            value_se = value * error
+        return ArmGain(
+            trial=trial,
+            metric=self.metric,
+            concurrency=self.concurrency,
+            category=self.category,
+            reference=reference,
+            comparison=self.compare(gain.estimate, adjusted),
+            gain=gain,
+            search_gain=search,
+            log_se=error,
+            df=df,
+            p_adjusted=adjusted,
+            n_pairs=int(cell.pairs[k]),
+            n_launches=len(cell.used[k]),
+            value=value,
+            value_se=value_se,
+            accept_length=accept,
+            break_even=accept / (1 + gain.estimate) if accept and self.metric == "output_throughput" else None,
+        )
+
+    def compare(self, gain: float, p_adjusted: float) -> Comparison:
+        """Faster or slower only where the corrected test says so and the gain is outside the tie band."""
+        if p_adjusted >= self.settings.alpha or abs(gain) <= self.settings.tie_band:
+            return Comparison.TIE
+        return Comparison.FASTER if gain > 0 else Comparison.SLOWER
+
+    def _accept(self, cell: CellGains, k: int) -> float | None:
+        key = (self.concurrency, self.category)
+        found = [cell.frame.figures[i].accept[key] for i in cell.used[k] if key in cell.frame.figures[i].accept]
+        return sum(found) / len(found) if found else None
+
+
+def rank(
+    cell: CellGains, rows: Sequence[ArmGain], arms: Mapping[int, ArmConfig], settings: AnalysisSettings
+) -> tuple[Ranked, ...]:
+    """Rank the comparable trials of a cell by their gain over the baseline, ties together."""
+    by_trial = {row.trial: row for row in rows if row.reference == BASELINE_REFERENCE and row.gain is not None}
+    number: dict[int, int] = {}
+    for trial, row in by_trial.items():
+        if trial is not None and row.gain is not None:
+            number[trial] = cell.frame.number[trial, row.gain.stage is Stage.CONFIRM]
+    confirmed = {trial for trial, k in number.items() if cell.frame.subjects[k][1]}
+    left = sorted(number, key=lambda t: (-cell.estimate[number[t]], t))
+    out: list[Ranked] = []
+    while left:
+        leader = next((t for t in left if t in confirmed), left[0])
+        many = len(confirmed & set(left)) if leader in confirmed else max(len(left) - 1, 1)
+        difference, variance, df = cell.against(number[leader])
+        places = np.array([number[t] for t in left])
+        reach = stats.t.ppf(1 - settings.alpha / 2 / many, df[places])
+        below = difference[places] < -np.maximum(reach * np.sqrt(variance[places]), math.log1p(settings.tie_band))
+        group = [t for t, under in zip(left, below, strict=True) if not under or t == leader]
+        group.sort(key=lambda t: (t not in confirmed, arms[t].cost, -cell.estimate[number[t]], t))
+        place = len(out) + 1
+        out += [
+            Ranked(place, t, by_trial[t], t in confirmed, len(group)) for t in group
+        ]
+        gone = set(group)
+        left = [t for t in left if t not in gone]
+    return tuple(out)

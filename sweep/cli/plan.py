@@ -1,0 +1,269 @@
+"""plan: what a search space would run, launching nothing. init: a search space to start from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sweep.cli.common import json_option, print_json
+from sweep.cli.space_options import SpaceCommand, read, space_options
+from sweep.errors import UsageError
+
+if TYPE_CHECKING:
+    from search_spaces.space import SearchSpace
+    from sweep.agenda import Job
+    from sweep.config import StudySpec
+
+SHOWN = 10  # arms and reasons on a terminal
+SHOWN_JSON = 10_000
+# Only for the plan's minutes: output tokens/s of one user, on the slow side for a large model.
+ASSUMED_TOKENS_PER_S = 60.0
+
+
+@click.command(cls=SpaceCommand)
+@space_options
+@json_option
+def plan(space: str, as_json: bool, **options: Any) -> None:
+    """What SPACE (a YAML or the bare name of a shipped one) would run. Nothing is launched or connected to."""
+    from search_spaces.space import SearchSpace
+
+    spec = read(space, **options)
+    found = SearchSpace.from_spec(spec, allow_empty=True)
+    document = describe(spec, found)
+    if as_json:
+        print_json(document)
+    else:
+        _say(document)
+
+
+def describe(spec: StudySpec, space: SearchSpace) -> dict[str, Any]:
+    """The plan as one JSON document; ``minutes`` is the longest host, ``gpu_hours`` the sum."""
+    trials = min(spec.budget.trials or len(space.candidates), len(space.candidates))
+    hosts = _queues(spec, space, trials)
+    seconds = _launch_seconds(spec)
+    stages: Counter[str] = Counter(_kind(job) for host in hosts for job in host.jobs)
+    launches = sum(stages.values())
+    mode, why = _pairing(spec)
+    document: dict[str, Any] = {
+        "study": spec.name,
+        "engine": spec.engine,
+        "simulated": spec.simulated,
+        "rules": space.version,
+        "distinct": len(space.candidates),
+        "duplicates": space.duplicates,
+        "infeasible": [
+            {"config": arm.as_dict(), "reason": why_not.reason, "rule": why_not.rule}
+            for arm, why_not in space.infeasible[:SHOWN_JSON]
+        ],
+        "infeasible_count": len(space.infeasible),
+        "trials": trials,
+        "launches": launches,
+        "launches_by_stage": dict(stages),
+        "seconds_per_launch": round(seconds, 1),
+        "minutes": round(max(len(host.jobs) for host in hosts) * seconds / 60, 1),
+        "gpu_hours": round(launches * seconds * spec.gpus_per_arm / 3600, 2),
+        "pairing": {"mode": mode, "why": why},
+        "hosts": [
+            {
+                "name": host.name,
+                "kind": host.kind,
+                "gpus": list(host.gpus),
+                "launches": len(host.jobs),
+                "minutes": round(len(host.jobs) * seconds / 60, 1),
+                "runs": [f"{_kind(job)}: {job.arm.label()}" for job in host.jobs],
+            }
+            for host in hosts
+        ],
+        "known_good": [arm.as_dict() for arm in space.known_good],
+        "arms": [arm.as_dict() for arm in _order(space)[:SHOWN_JSON]],
+        "notes": _notes(spec),
+    }
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    name: str
+    kind: str
+    gpus: tuple[int, ...]
+    jobs: tuple[Job, ...]
+
+
+def _order(space: SearchSpace) -> list[Any]:
+    """Known-good ones first, then in the order of the axes; after the first trials the sampler decides."""
+    known = dict.fromkeys(space.known_good)
+    return [*known, *(arm for arm in space.candidates if arm not in known)]
+
+
+def _queues(spec: StudySpec, space: SearchSpace, trials: int) -> list[_Queue]:
+    """What each host would launch if all took equally long: the run's own agenda, stepped without a clock."""
+    from sweep.agenda import HostAgenda, Job, confirm_jobs, engine_default_arm
+    from sweep.model import Role, Stage
+
+    measurement = spec.measurement
+    arms = _order(space)[:trials]
+    default = None
+    if measurement.engine_default:
+        default = engine_default_arm(spec.space.algorithm, list(spec.drafters), spec.known_good_arms)
+    queues: list[_Queue] = []
+    for place, host in enumerate(spec.hosts):
+        agenda = HostAgenda(
+            calibrate_launches=max(1, measurement.calibrate_launches),
+            baseline_every=measurement.baseline_every,
+            baseline_minutes=measurement.baseline_minutes,
+            engine_default=default if place == 0 else None,
+        )
+        jobs: list[Job] = []
+        mine = [(number, arm) for number, arm in enumerate(arms) if number % len(spec.hosts) == place]
+        while mine:
+            job = agenda.reference(0.0)
+            if job is None:
+                number, arm = mine.pop(0)
+                job = Job(arm, Role.CANDIDATE, Stage.SEARCH, number)
+            jobs.append(job)
+            agenda.done(job, 0.0, measured=True)
+        last = agenda.last()
+        jobs += [last] if last is not None else []
+        if place == 0 and measurement.confirm_top and arms:
+            jobs += confirm_jobs(list(enumerate(arms))[: measurement.confirm_top], measurement.confirm_launches, 0)
+        queues.append(_Queue(host.name, host.kind, spec.gpus_of(host), tuple(jobs)))
+    return queues
+
+
+def _kind(job: Job) -> str:
+    from sweep.model import Role, Stage
+
+    if job.stage is Stage.CONFIRM:
+        return "confirm"
+    return "search" if job.role is Role.CANDIDATE else "reference"
+
+
+def _launch_seconds(spec: StudySpec) -> float:
+    """Expected seconds of one launch with its blocks: the stated launch time, then every level's requests in waves."""
+    from sweep.bench.workload import load_prompts
+    from sweep.model import Stage
+
+    workload = spec.workload
+    prompts = load_prompts(workload.prompts, workload.categories, format=workload.format)
+    count = len(prompts.for_stage(Stage.SEARCH, spec.seed, workload.per_category))
+    waves = sum(
+        max(1.0, (workload.requests_per_level or max(count, 2 * level)) / level) if level > 1 else count
+        for level in workload.concurrency
+    )
+    seconds = spec.measurement.expected_launch_s
+    seconds += workload.repeats * waves * workload.max_tokens / ASSUMED_TOKENS_PER_S
+    return seconds / spec.simulate.time_scale if spec.simulated and spec.simulate else seconds
+
+
+def _pairing(spec: StudySpec) -> tuple[str, str]:
+    every = spec.measurement.baseline_every
+    return (
+        "bracketed",
+        f"one server at a time holds the GPUs, so candidates are searched between baselines of the same host (every "
+        f"{every} trials and last); the confirm stage alternates fresh launches of the best and the baseline",
+    )
+
+
+def _notes(spec: StudySpec) -> list[str]:
+    """What is worth knowing before the night: pins we add, flags we do not know, levels the pins cannot serve."""
+    from launchers.engines.flags import table_for
+    from sweep.pins import added_pins
+
+    table, unknown_version = table_for(spec.engine_version or "")
+    notes = [unknown_version] if unknown_version and spec.engine_version else []
+    for flag in [*spec.server.args, *spec.space.args]:
+        if not table.knows(flag):
+            near = table.nearest(flag)
+            notes.append(
+                f"--{flag} is no option of SGLang {table.version} that is known here"
+                + (f"; did you mean --{near}?" if near else "; it is passed on as it stands")
+            )
+    for pin in added_pins(spec):
+        notes.append(f"--{pin.flag} is pinned to {pin.value} on every arm: {pin.why}")
+    running = spec.server.args.get("max-running-requests")
+    top = max(spec.workload.concurrency)
+    if isinstance(running, int) and running < top:
+        notes.append(f"--max-running-requests {running} is below concurrency {top}: requests will queue there")
+    if spec.server.env.get("SGLANG_SIMULATE_ACC_LEN"):
+        notes.append("SGLANG_SIMULATE_ACC_LEN forces the accept length: gains are not those of the drafter")
+    return notes
+
+
+def _say(document: dict[str, Any]) -> None:
+    say = click.echo
+    marked = " (SIMULATED)" if document["simulated"] else ""
+    say(f"{document['study']}{marked}: nothing is launched by this command")
+    say(
+        f"{document['distinct']} distinct configurations, {document['duplicates']} duplicates, "
+        f"{document['infeasible_count']} infeasible (rules of SGLang {document['rules']})"
+    )
+    for rule, count in Counter(item["rule"] for item in document["infeasible"]).most_common(SHOWN):
+        reason = next(item["reason"] for item in document["infeasible"] if item["rule"] == rule)
+        say(f"  {count} x {rule}: e.g. {reason}")
+    stages = ", ".join(f"{count} {stage}" for stage, count in document["launches_by_stage"].items())
+    say(
+        f"{document['trials']} trials, {document['launches']} launches ({stages}), about "
+        f"{document['seconds_per_launch']} s each: {document['minutes']} minutes, {document['gpu_hours']} GPU-hours "
+        f"(taking {ASSUMED_TOKENS_PER_S:.0f} tok/s per user)"
+    )
+    say(f"pairing: {document['pairing']['mode']}: {document['pairing']['why']}")
+    for host in document["hosts"]:
+        gpus = ",".join(map(str, host["gpus"]))
+        say(
+            f"host {host['name']} ({host['kind']}, GPUs {gpus}): {host['launches']} launches, {host['minutes']} minutes"
+        )
+        for line in host["runs"][:SHOWN]:
+            say(f"  {line}")
+        if len(host["runs"]) > SHOWN:
+            say(f"  ... and {len(host['runs']) - SHOWN} more")
+    for note in document["notes"]:
+        say(f"note: {note}")
+
+
+@click.command()
+@click.option(
+    "--from-command", "command", metavar="COMMAND", help='A launch command, "python -m sglang.launch_server …".'
+)
+@click.option("--model", help="Path or hub name of the target model.")
+@click.option("--draft", "drafts", multiple=True, help="Path or hub name of a draft model; may be repeated.")
+@click.option("--host", "hosts", multiple=True, help="A GPU host: ssh alias, user@host:port, or local.")
+@click.option("--name", help="Name of the study.")
+@click.option("-o", "--output", default="space.yaml", show_default=True, help="File to write; - is standard output.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def init(
+    command: str | None,
+    model: str | None,
+    drafts: tuple[str, ...],
+    hosts: tuple[str, ...],
+    name: str | None,
+    output: str,
+    force: bool,
+) -> None:
+    """Write an annotated search-space YAML, from a launch command or from scratch."""
+    from sweep.cli.launch_command import Launch, parse_command
+    from sweep.cli.space_text import to_yaml
+    from sweep.config import load_text
+
+    launch = parse_command(command) if command else Launch()
+    launch = launch.with_options(model=model, drafts=drafts, hosts=hosts)
+    if launch.model is None:
+        raise UsageError("which model? give --model, or --from-command with --model-path in it")
+    text = to_yaml(launch, name)
+    load_text(text, source=output)
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        path = Path(output)
+        if path.exists() and not force:
+            raise UsageError(f"{output} exists; choose another name with -o, or say --force")
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
+        click.echo(f"wrote {output}; next: sweep plan {output}", err=True)
+    for note in launch.notes:
+        click.echo(f"note: {note}", err=True)

@@ -1,0 +1,50 @@
+"""Diagnoses that are ours to make, not the engine's: the host, the user, the read-back, someone else's process."""
+
+from __future__ import annotations
+
+from sweep.model import Diagnosis, Effective, GpuProcess, Phase, Retry, Verdict
+
+
+def infra(phase: Phase, evidence: str) -> Diagnosis:
+    return Diagnosis(
+        Verdict.INFRA_ERROR,
+        phase,
+        "host",
+        evidence,
+        "The configuration is not at fault; it is tried again.",
+        Retry.LATER,
+    )
+
+
+def cancelled(phase: Phase) -> Diagnosis:
+    return Diagnosis(
+        Verdict.CANCELLED, phase, "cancelled", "stopped on request", "`sweep resume` tries it again.", Retry.LATER
+    )
+
+
+def mismatch(effective: Effective, log_path: str) -> Diagnosis:
+    wrong = [d for d in effective.differences if d.rule is None]
+    text = "; ".join(f"{d.key}: asked {d.asked!r}, runs {d.effective!r}" for d in wrong)
+    return Diagnosis(
+        Verdict.LAUNCH_CONFIG_ERROR,
+        Phase.READY,
+        "effective_mismatch",
+        text,
+        "The server runs something else than asked for, by no rule we know. Pin the argument it changed, or ask for "
+        "what it runs.",
+        log_path=log_path,
+    )
+
+
+def dirty(host: str, processes: tuple[GpuProcess, ...]) -> Diagnosis:
+    names = ", ".join(
+        f"pid {p.pid} ({p.command or '?'}) of user {p.user or '?'}, {p.memory_mib} MiB" for p in processes
+    )
+    return Diagnosis(
+        Verdict.INFRA_ERROR,
+        Phase.START,
+        "gpu_dirty",
+        f"host {host}: GPU memory is held by {names}",
+        "Someone else's process is on the GPU. It is not ours to end: wait for it, or give this study other GPUs.",
+        Retry.LATER,
+    )

@@ -1,0 +1,100 @@
+"""What controller and host owner say to each other: frozen values that pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launchers.servers import Owner
+from sweep.model import (
+    ArmConfig,
+    BlockResult,
+    Diagnosis,
+    Drafter,
+    Effective,
+    FlagValue,
+    HostFacts,
+    StopReport,
+)
+from sweep.readiness import Deadlines
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSettings:
+    """Everything an owner needs, as values that pickle. ``transport`` is the settings object of ``kind``."""
+
+    host: str
+    kind: str
+    transport: Any
+    python: str
+    activate: str | None
+    base_dir: str | None
+    gpus: tuple[int, ...]
+    engine: str
+    engine_args: Mapping[str, Any]
+    owner: Owner
+    lease_s: float = 60.0
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A host that can be used, or the error that says why not."""
+
+    facts: HostFacts | None = None
+    error: str | None = None
+    exit_code: int = 7
+    left_over: tuple[str, ...] = ()  # launches of earlier runs of ours that were ended here
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """One server to start. ``launch_id`` is the durable row's id as text."""
+
+    launch_id: str
+    arm: ArmConfig
+    model: Mapping[str, Any]
+    drafters: Mapping[str, Drafter]
+    server_args: Mapping[str, FlagValue]
+    env: Mapping[str, str]
+    secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchReport:
+    """A ready server, or the diagnosis of why there is none (then everything it started has been ended)."""
+
+    argv: tuple[str, ...]
+    ready: bool
+    started_at: float
+    ready_s: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    pid: int | None = None
+    port: int | None = None
+    marker: str | None = None
+    run_dir: str | None = None
+    log_path: str | None = None
+    effective: Effective | None = None
+    server_info: Mapping[str, Any] = field(default_factory=dict)
+    diagnosis: Diagnosis | None = None
+    stop: StopReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """Accept length right after ready. ``accept_length`` is None where the server has no counters (no speculation)."""
+
+    accept_length: float | None
+    verify_steps: int
+    histogram: tuple[int, ...]
+    diagnosis: Diagnosis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReport:
+    """A measured block; ``diagnosis`` where the server died, hung or the path broke while it ran."""
+
+    block: BlockResult | None
+    diagnosis: Diagnosis | None = None

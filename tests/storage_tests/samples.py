@@ -1,0 +1,106 @@
+"""Small values to fill a store with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from storage.records import StudyRow
+from storage.store import Store
+from sweep.model import (
+    ArmConfig,
+    BlockResult,
+    ClientHealth,
+    Constraint,
+    Effective,
+    GpuTelemetry,
+    Objective,
+    RequestRecord,
+    Stage,
+)
+
+SPEED = Objective("output_throughput", 1, True)
+LATENCY = Objective("ttft_p50", 1, False)
+ARM = ArmConfig("EAGLE3", "k25-custom", 3, 4, 5)
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the store needs to know of a launched server."""
+
+    argv: tuple[str, ...] = ("python3", "-m", "sglang.launch_server", "--model-path", "/models/a b")
+    started_at: float = 1000.0
+    pid: int | None = 41
+    port: int | None = 30000
+    marker: str | None = "study/1/1/abc"
+    run_dir: str | None = "/home/u/.specsweep/1"
+    log_path: str | None = "/home/u/.specsweep/1/server.log"
+    phases: Mapping[str, float] = field(default_factory=lambda: {"weights": 12.5})
+    ready_s: float | None = 30.0
+    effective: Effective | None = None
+    server_info: Mapping[str, Any] = field(default_factory=lambda: {"tp_size": 1})
+
+
+def request(index: int, *, seconds: float = 1.0, tokens: int | None = 100, error: str | None = None) -> RequestRecord:
+    category = ("code", "math")[index % 2]
+    sent = float(index)
+    if error is not None:
+        return RequestRecord(index, f"p{index}", category, sent, None, sent + seconds, error=error)
+    return RequestRecord(
+        index,
+        f"p{index}",
+        category,
+        sent,
+        0.05,
+        sent + seconds,
+        prompt_tokens=20,
+        cached_tokens=0,
+        output_tokens=tokens,
+        token_source="meta",
+        verify_steps=50,
+        correct_drafts=55,
+        accept_histogram=(10, 25, 15),
+        finish_reason="stop",
+        retractions=0,
+        chunks=50,
+        output_ids=(1, 2, index),
+    )
+
+
+def block(
+    *,
+    stage: Stage = Stage.SEARCH,
+    concurrency: int = 1,
+    round: int = 0,
+    seconds: float = 1.0,
+    invalid: str | None = None,
+) -> BlockResult:
+    requests = tuple(request(i, seconds=seconds) for i in range(4))
+    return BlockResult(
+        stage=stage,
+        concurrency=concurrency,
+        round=round,
+        prompts_hash="abcdefabcdef",
+        started_at=2000.0,
+        elapsed_s=4 * seconds,
+        requests=requests,
+        client=ClientHealth(0.0001, 0.001, 0.1, 200, rtt_s=0.002),
+        gpus=(GpuTelemetry("GPU-1", 1980.0, 55.0, 400.0, ("sw_power_cap",)),),
+        log_flags={"retractions": "line \u2603"},
+        invalid=invalid or None,
+    )
+
+
+def create(store: Store, name: str = "kimi", **changes: Any) -> StudyRow:
+    values: dict[str, Any] = {
+        "engine": "sglang",
+        "spec": {"server": {"env": {"NCCL_PROTO": "LL 128", "HF_TOKEN": "${HF_TOKEN}"}}},
+        "yaml": "name: kimi\n",
+        "space_hash": "abc",
+        "seed": 1,
+        "tool_version": "0.1",
+        "objectives": (SPEED, LATENCY),
+        "constraints": (Constraint("ttft_p99", None, True, 200.0, "ttft_p99 < 200 ms"),),
+    }
+    return store.create_study(name, **(values | changes))
