@@ -1,6 +1,6 @@
 """Chunks per second and CPU per chunk of the benchmark client, beside two others, in one run.
 
-    python benchmarks/client.py [--json] [--rounds 3] [--concurrency 16] [--chunk-bytes 256]
+    python benchmarks/client.py [--json] [--rounds 2] [--concurrency 16] [--chunk-bytes 256]
 
 A trivial server in a process of its own (stdlib asyncio, one write per pre-built event, shaped like SGLang's
 ``/generate`` stream, streams served in turn) is read by three clients, each in a process of its own, in turn:
@@ -195,8 +195,8 @@ def measure(command: list[str]) -> tuple[int, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=128, help="streams per client and round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--requests", type=int, default=64, help="streams per client and round")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--chunks", type=int, default=1000, help="events per stream")
     parser.add_argument("--chunk-bytes", type=int, default=256)

@@ -79,7 +79,10 @@ def raw_tpe(problem: Problem, seed: int) -> Trace:
         else:
             values = [told.values[o.key] for o in problem.objectives]
             study.tell(trial, values)
-            best = [max(filter(None, (b, (v, told.config)))) if b is None or v > b[0] else b for b, v in zip(best, values, strict=True)]
+            best = [
+                max(filter(None, (b, (v, told.config)))) if b is None or v > b[0] else b
+                for b, v in zip(best, values, strict=True)
+            ]
         trace.append(problem.regret([b[1] for b in best if b]))
     return trace
 

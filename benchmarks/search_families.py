@@ -170,7 +170,9 @@ def saturating(rng: np.random.Generator) -> Problem:
         return q + (1.0 - q) * bonus * (1.0 - 1.0 / width(config)) * 0.9
 
     def step(config: ArmConfig, level: int) -> float:
-        drafting = c_d * config.num_steps**0.8 * (1.0 if config.cuda_graph else c_g) * (1.0 + 0.05 * np.sqrt(config.topk))
+        drafting = (
+            c_d * config.num_steps**0.8 * (1.0 if config.cuda_graph else c_g) * (1.0 + 0.05 * np.sqrt(config.topk))
+        )
         return 1.0 + drafting + c_v * (config.num_draft_tokens - 1) ** 1.3 + (0.0 if config.cuda_graph else 0.1)
 
     return Problem(grid(), (1,), step, chances)
@@ -228,7 +230,9 @@ def two_loads(rng: np.random.Generator) -> Problem:
     def step(config: ArmConfig, level: int) -> float:
         tokens = level * config.num_draft_tokens
         cost = 1.0 + slope * max(0.0, tokens / ridge - 1.0) + busy * level
-        drafting = c_d * config.num_steps * (1.0 + 0.3 * level * config.topk / ridge) * (1.0 if config.cuda_graph else c_g)
+        drafting = (
+            c_d * config.num_steps * (1.0 + 0.3 * level * config.topk / ridge) * (1.0 if config.cuda_graph else c_g)
+        )
         return cost + drafting + (0.0 if config.cuda_graph else 0.15)
 
     return Problem(grid(), (1, 32), step, chances)
@@ -273,7 +277,9 @@ def tables(rng: np.random.Generator) -> Problem:
     p0, decay, gamma = measured_acceptance()
     p0 *= float(np.exp(rng.normal(0, 0.08)))
     p = {"first": p0, "second": p0 * float(np.exp(rng.normal(0, 0.05)))}
-    chances = powered(p, min(decay * float(np.exp(rng.normal(0, 0.02))), 1.0), gamma * float(np.exp(rng.normal(0, 0.15))))
+    chances = powered(
+        p, min(decay * float(np.exp(rng.normal(0, 0.02))), 1.0), gamma * float(np.exp(rng.normal(0, 0.15)))
+    )
     vary = np.exp(rng.normal(0, 0.15, size=3))
     ms = {b: part * vary for b, part in measured_steps().items()}
     c_g = rng.uniform(1.3, 3.0)

@@ -108,7 +108,13 @@ def run(kind: str, seed: int, drifting: bool) -> Outcome:
 
 
 def judge(
-    kind: str, drifting: bool, truth: World, found: StudyAnalysis, objective: Objective, naive_arm: int, naive_gain: float
+    kind: str,
+    drifting: bool,
+    truth: World,
+    found: StudyAnalysis,
+    objective: Objective,
+    naive_arm: int,
+    naive_gain: float,
 ) -> Outcome:
     true = np.expm1(np.array(truth.log_gain))
     ranking = found.ranking[objective.key]
@@ -137,6 +143,7 @@ def judge(
 
 def naive(bench: Bench) -> tuple[int, float]:
     """A tuner that measures the baseline once and each arm once and takes the highest mean throughput."""
+
     def mean(launch: Any) -> float:
         return float(np.mean([block.output_tokens / block.elapsed_s for block in launch.blocks]))
 

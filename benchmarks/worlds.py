@@ -88,8 +88,16 @@ class Bench:
         out -= w.sawtooth * ((hours / 1.5 + self._phase[host]) % 1.0)
         return float(out)
 
-    def launch(self, host: str, arm: int | None, stage: Stage, *, role: Role | None = None, gain: float = 0.0,
-               pair: int | None = None) -> MeasuredLaunch:
+    def launch(
+        self,
+        host: str,
+        arm: int | None,
+        stage: Stage,
+        *,
+        role: Role | None = None,
+        gain: float = 0.0,
+        pair: int | None = None,
+    ) -> MeasuredLaunch:
         """One launch; ``arm`` None is the baseline or, with ``gain``, the engine default."""
         w = self.world
         slot = self._clock.get(host, 0)
@@ -128,8 +136,9 @@ class Bench:
             return self.rng.normal(0, self.world.noise_sd, size)
         return self.world.noise_sd * self.rng.standard_t(3, size) / np.sqrt(3.0)
 
-    def _prompt_block(self, kind: str, stage: Stage, log_level: float, arm: int | None, started: float,
-                      accept: float | None) -> tuple[BlockResult, ...]:
+    def _prompt_block(
+        self, kind: str, stage: Stage, log_level: float, arm: int | None, started: float, accept: float | None
+    ) -> tuple[BlockResult, ...]:
         w, prompts = self.world, self._prompts[kind]
         logs = np.log(w.baseline_speed) + log_level + prompts["effect"] + self._noise(w.prompts)
         if arm is not None:
@@ -140,13 +149,16 @@ class Bench:
         seconds = tokens / np.exp(logs)
         ends = np.cumsum(seconds)
         rows = tuple(
-            _row(k, f"{kind}-{k}", CATEGORIES[k % 3], float(ends[k] - seconds[k]), float(ends[k]), int(tokens[k]), accept)
+            _row(
+                k, f"{kind}-{k}", CATEGORIES[k % 3], float(ends[k] - seconds[k]), float(ends[k]), int(tokens[k]), accept
+            )
             for k in range(w.prompts)
         )
         return (BlockResult(stage, 1, 0, kind, started, float(ends[-1]), rows, _CLIENT),)
 
-    def _load_blocks(self, kind: str, stage: Stage, log_level: float, arm: int | None, started: float,
-                     accept: float | None) -> tuple[BlockResult, ...]:
+    def _load_blocks(
+        self, kind: str, stage: Stage, log_level: float, arm: int | None, started: float, accept: float | None
+    ) -> tuple[BlockResult, ...]:
         w = self.world
         logs = np.log(w.baseline_speed * 8) + log_level + self._noise(w.rounds)
         logs = logs + np.log(0.5) * (self.rng.random(w.rounds) < w.bad_blocks)
@@ -155,8 +167,15 @@ class Bench:
             tokens = self.rng.integers(150, 260, 2 * w.concurrency)
             elapsed = float(tokens.sum() / np.exp(log_speed))
             rows = tuple(
-                _row(k, f"{kind}-{k}", CATEGORIES[k % 3], 0.5 * elapsed * (k >= w.concurrency),
-                     elapsed * (0.5 if k < w.concurrency else 1.0), int(tokens[k]), accept)
+                _row(
+                    k,
+                    f"{kind}-{k}",
+                    CATEGORIES[k % 3],
+                    0.5 * elapsed * (k >= w.concurrency),
+                    elapsed * (0.5 if k < w.concurrency else 1.0),
+                    int(tokens[k]),
+                    accept,
+                )
                 for k in range(len(tokens))
             )
             out.append(BlockResult(stage, w.concurrency, number, kind, started, elapsed, rows, _CLIENT))
@@ -164,7 +183,9 @@ class Bench:
         return tuple(out)
 
 
-def _row(index: int, prompt: str, category: str, sent: float, end: float, tokens: int, accept: float | None) -> RequestRecord:
+def _row(
+    index: int, prompt: str, category: str, sent: float, end: float, tokens: int, accept: float | None
+) -> RequestRecord:
     steps = max(1, round(tokens / accept)) if accept else None
     return RequestRecord(
         index=index,

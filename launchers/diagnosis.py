@@ -1,58 +1,25 @@
 """From a server's last words to a diagnosis: an ordered table of anchored rules, and what remains.
 
 The table (``launchers.diagnosis_rules``) is data; this module matches it. The first rule that matches wins, whatever
-its place in the log: causes stand before consequences. A rule looks at one message at a time, anchored at its start,
-with two further conditions where the same words have two causes: ``context`` (lines just before it) and ``ready`` (the
-server had been ready). What no rule knows is ``crashed``, with its last lines, never a guess.
+its place in the log: causes stand before consequences. What no rule knows is ``crashed``, with its last lines, never a
+guess. Evidence and last lines are stored, so credentials in them are masked.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from launchers.diagnosis_rule import Found, Rule
+from launchers.diagnosis_rules import RULES
 from launchers.logtext import LONGEST, messages
+from launchers.redact import Redactor
 from sweep.model import ArmConfig, Diagnosis, GpuProcess, Phase, Retry, Verdict
 
 CONTEXT_LINES = 60  # frames of one traceback
 TAIL_LINES = 40
 _LATER = (Phase.READY, Phase.PROBE, Phase.BENCHMARK, Phase.STOP)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a rule's advice may draw on: the match, the arm, and the messages before it (oldest first)."""
-
-    match: re.Match[str]
-    arm: ArmConfig
-    before: Sequence[str]
-
-
-Advice = str | Callable[[Found], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One kind of end. ``pattern`` is matched at the start of a message.
-
-    ``context`` must be found in the traceback above it, ``ready`` (None: either) says whether the server had been
-    ready, ``running`` (None: either) whether it still runs. ``phase`` None: the phase the server was in.
-    ``evidence`` None: the matched message; else the last earlier message that matches it, where there is one.
-    """
-
-    reason: str
-    verdict: Verdict
-    pattern: re.Pattern[str]
-    advice: Advice
-    retry: Retry = Retry.NEVER
-    phase: Phase | None = None
-    context: re.Pattern[str] | None = None
-    ready: bool | None = None
-    running: bool | None = None
-    dominates: tuple[str, ...] = ()
-    evidence: re.Pattern[str] | None = None
-    when: Callable[[Found], bool] | None = None
 
 
 def diagnose(
@@ -69,12 +36,11 @@ def diagnose(
     looked at: SGLang ends every failed launch, and every clean stop, by killing itself. ``timed_out``: a deadline of
     ours passed while it ran.
     """
-    from launchers.diagnosis_rules import RULES
-
     lines = [line.rstrip("\r\n") for line in log_lines]
     said = [text for line in lines for text in messages(line)]
     hangs = timed_out and exit_code is None
-    tail = tuple(line[: 4 * LONGEST] for line in lines if line.strip())[-TAIL_LINES:]
+    redact = Redactor().text  # server_args= repeats the API key
+    tail = tuple(redact(line[: 4 * LONGEST]) for line in [line for line in lines if line.strip()][-TAIL_LINES:])
     for rule in RULES:
         if (rule.running is not None and rule.running != hangs) or (
             rule.ready is not None and rule.ready != (phase in _LATER)
@@ -119,11 +85,13 @@ def _made(rule: Rule, found: Found, phase: Phase, tail: tuple[str, ...]) -> Diag
     evidence = found.match.string
     if rule.evidence is not None:
         evidence = next((line for line in reversed(found.before) if rule.evidence.search(line)), evidence)
+    if phase is Phase.START and rule.verdict is Verdict.LAUNCH_CONFIG_ERROR:
+        phase = Phase.CONFIG  # arguments are refused before the line that reports them
     return Diagnosis(
         verdict=rule.verdict,
         phase=rule.phase or phase,
         reason=rule.reason,
-        evidence=evidence.strip()[:LONGEST],
+        evidence=Redactor().text(evidence.strip()[:LONGEST]),
         advice=rule.advice(found) if callable(rule.advice) else rule.advice,
         retry=rule.retry,
         dominates=rule.dominates,
@@ -141,7 +109,7 @@ def _unknown(
     """What no rule knows. The evidence is the last exception where there is one, else the last line."""
     last = next((line.strip() for line in reversed(said) if not _NOISE.match(line)), "")
     exception = next((line.strip() for line in reversed(said) if _EXCEPTION.match(line)), None)
-    evidence = (exception or last or "(the log is empty)")[:LONGEST]
+    evidence = Redactor().text((exception or last or "(the log is empty)")[:LONGEST])
     if hangs and phase in _LATER:
         return Diagnosis(
             Verdict.HUNG, phase, "no_tokens", evidence,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 
-from launchers.diagnosis import Found, Rule
+from launchers.diagnosis_rule import Found, Rule
+from launchers.engines.flags import table_for
 from sweep.model import Phase, Retry, Verdict
 
 _ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH", "DSPARK", "UNO", "FROZEN_KV_MTP")
@@ -36,8 +37,6 @@ def _p(text: str) -> re.Pattern[str]:
 
 
 def _bad_flag(found: Found) -> str:
-    from launchers.engines.flags import table_for
-
     table, _ = table_for("")
     text = found.match["what"]
     if ambiguous := re.search(r"ambiguous option: --([\w-]+)", text):
@@ -224,7 +223,7 @@ RULES: tuple[Rule, ...] = (
            r"|NotImplementedError: .*topk|AssertionError: .*topk"),
         "This attention backend takes topk above 1 not at all, or only with page-size 1. Pin attention-backend triton "
         "(or flashinfer, fa3) and page-size 1, or keep topk at 1.",
-        phase=Phase.CONFIG, dominates=_LARGER_TREE,
+        dominates=_LARGER_TREE,
     ),
     Rule(
         "backend_unsupported", _CONFIG, _p(r"ValueError: \w+ is not supported in \w+ attention backend (?P<name>\S+)"),

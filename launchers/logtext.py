@@ -12,7 +12,7 @@ from collections.abc import Iterator
 LONGEST = 600  # characters of a message that are stored as evidence
 _MOST = 1 << 16  # characters of one raw line that are looked at; a server_args= line has about 20,000
 _STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?(?: [A-Z]+\d+)*\]"
-PREFIX = re.compile(rf"(?:{_STAMP} ?)?(?:\[rank\d+\]: ?)?")
+PREFIX = re.compile(rf"(?:{_STAMP} ?)?(?:\[rank\d+\]: )?")
 _INSIDE = re.compile(rf"(?<=[^\s])\s*(?={_STAMP} )")
 _REQUEST = re.compile(r"(?:Receive|Finish): ")  # request logging repeats prompts: those lines stay whole
 

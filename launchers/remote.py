@@ -50,23 +50,18 @@ class Remote:
         return offset_s
 
     def _hello(self) -> float:
-        best: tuple[float, float] | None = None
-        for _ in range(3):  # the quickest answer says most about the clock
-            begun = time.time()
-            answer = self._transport.run(["sh", "-c", _HELLO], idempotent=True)
-            ended = time.time()
-            lines = answer.stdout.decode("utf-8", "replace").splitlines()
-            if answer.exit_code != 0 or len(lines) < 3:
-                words = answer.stderr.decode("utf-8", "replace").strip() or "no answer"
-                raise HostError(f"{self._transport.name}: cannot run commands there: {words}")
-            if best is None or ended - begun < best[0]:
-                best = (ended - begun, float(lines[-1]) - (begun + ended) / 2)
-        home, hostname = lines[-3], lines[-2]
+        rtt_s = self._transport.rtt_s()
+        answer = self._transport.run(["sh", "-c", _HELLO], idempotent=True)
+        ended = time.time()
+        lines = answer.stdout.decode("utf-8", "replace").splitlines()
+        if answer.exit_code != 0 or len(lines) < 3:
+            words = answer.stderr.decode("utf-8", "replace").strip() or "no answer"
+            raise HostError(f"{self._transport.name}: cannot run commands there: {words}")
+        home, hostname, clock = lines[-3:]
         folder = home + self._base_dir[1:] if self._base_dir.startswith("~") else self._base_dir
         # One home folder may serve many hosts over NFS: each has a lock and launches of its own.
         self.base = f"{folder}/{re.sub(r'[^A-Za-z0-9._-]', '-', hostname)}"
-        assert best is not None
-        return best[1]
+        return float(clock) - (ended - rtt_s / 2)  # the clock is read last, its answer then takes half a round trip
 
     def filled(self, argv: Sequence[str]) -> list[str]:
         """``@PYTHON@`` and ``@BASE@`` replaced."""

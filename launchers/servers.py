@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import re
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from launchers import supervisor
+from launchers import run_files
 from launchers.gpu_watch import MEMORY_SLACK_MIB, GpuWatch
 from launchers.gpus import Telemetry
 from launchers.host_values import Found, ModelFiles, RunningServer, ServerState
-from launchers.locks import Owner, known_dead, stat_start
+from launchers.locks import Owner, known_dead
 from launchers.remote import Remote, read_flood
 from sweep.errors import BusyError, HostError
 from sweep.model import GpuProcess, HostFacts, LaunchSpec, StopReport
 from sweep.seams import HostTools, Transport
 
 __all__ = ["Found", "HostServers", "ModelFiles", "Owner", "RunningServer", "ServerState"]
-
-READ_LIMIT = 1 << 20
-EXIT_NOTICE_S = 1.0  # how long the supervisor may take to write down the exit of a server that we see is gone
 
 
 class HostServers:
@@ -186,55 +182,14 @@ class HostServers:
 
     def state(self, server: RunningServer) -> ServerState:
         """Is it alive; how did it end. Costs two small file reads."""
-        record = self._record(server)
-        if record["exit_code"] is None and not record["finished"]:
-            if self._lives(server):
-                return ServerState(True, None, None, None, self._pids(record), record["log_dropped"])
-            deadline = time.monotonic() + EXIT_NOTICE_S
-            while record["exit_code"] is None and not record["finished"] and time.monotonic() < deadline:
-                time.sleep(0.05)
-                record = self._record(server)
-        return ServerState(
-            False,
-            record["exit_code"],
-            record["reason"] or ("exited" if record["exit_code"] is not None else "supervisor_lost"),
-            record["ended"],
-            self._pids(record),
-            record["log_dropped"],
-        )
-
-    def _record(self, server: RunningServer) -> dict[str, Any]:
-        try:
-            record: dict[str, Any] = json.loads(self._transport.read(f"{server.run_dir}/state.json"))
-        except FileNotFoundError as error:
-            raise HostError(f"{server.host}: the record of launch {server.launch_id} is gone: {error}") from error
-        return record
-
-    def _lives(self, server: RunningServer) -> bool:
-        try:
-            return stat_start(self._transport.read(f"/proc/{server.pid}/stat")) == server.start_time
-        except FileNotFoundError:
-            return False
-
-    @staticmethod
-    def _pids(record: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(process["pid"] for process in record["processes"])
+        return run_files.state(self._transport, server)
 
     def read_log(self, server: RunningServer, offset: int) -> tuple[bytes, int]:
         """What the server printed from byte ``offset`` on (at most 1 MiB), and the offset to go on from.
 
         Where the host kept no longer what is asked for, one line says how many bytes are missing.
         """
-        number, within = divmod(offset, supervisor.SEGMENT)
-        path = f"{server.run_dir}/server.log" + (f".{number}" if number else "")
-        try:
-            data = self._transport.read(path, offset=within, limit=READ_LIMIT)
-        except FileNotFoundError:
-            first = self._record(server)["log_first"]
-            if first <= offset:
-                return b"", offset
-            return f"\n[specsweep: {first - offset} bytes of this log were not kept]\n".encode(), first
-        return data, offset + len(data)
+        return run_files.read_log(self._transport, server, offset)
 
     def forward(self, server: RunningServer) -> str:
         """A base URL that reaches the server from here, valid until :meth:`stop`; asked again it is the same."""

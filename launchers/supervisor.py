@@ -61,6 +61,7 @@ KILL_DEADLINE_S = 10.0
 STRAGGLERS_S = 0.5  # what the server's other processes get after its main process has gone
 MARKER = "SPECSWEEP_MARKER"
 BASE_VARIABLE = "SPECSWEEP_BASE"
+HOLD_S = 1.0  # output that may be the beginning of a secret waits so long for the rest
 MIN_SECRET = 6  # shorter values are not masked in the log: they would mask half of it
 
 
@@ -413,7 +414,7 @@ class Log:
     def drain(self, pipe: int) -> None:
         """Thread: copy until every writer has closed the pipe."""
         while True:
-            if self.masker.held and not select.select([pipe], [], [], 0.2)[0]:
+            if self.masker.held and not select.select([pipe], [], [], HOLD_S)[0]:
                 self.write(self.masker.flush())
             data = os.read(pipe, 1 << 20)
             if not data:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row
 
@@ -23,7 +23,6 @@ from storage.records import (
     TrialRow,
     TrialState,
 )
-from sweep import metrics
 from sweep.model import (
     ArmConfig,
     Basis,
@@ -44,6 +43,9 @@ from sweep.model import (
     Stage,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from sweep.metrics import Slo
 
 
 def clean(text: str) -> str:
@@ -154,8 +156,10 @@ def launch_in(row: Row[Any]) -> LaunchRow:
     return LaunchRow(**value)
 
 
-def block_out(block: BlockResult, *, slo: metrics.Slo | None, num_draft_tokens: int | None) -> dict[str, Any]:
+def block_out(block: BlockResult, *, slo: Slo | None, num_draft_tokens: int | None) -> dict[str, Any]:
     """Columns of ``blocks`` without its launch: the derived figures are stored so that queries need no request rows."""
+    from sweep import metrics  # brings numpy, which reading does without
+
     return {
         "stage": block.stage.value,
         "concurrency": block.concurrency,

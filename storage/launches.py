@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -15,7 +15,6 @@ from storage.base import insert, insert_many, now
 from storage.records import LaunchRow, LaunchState, ReadyServer, StartedServer, TrialState
 from storage.studies import Studies
 from storage.trials import Trials
-from sweep.metrics import Slo
 from sweep.model import (
     ArmConfig,
     BlockResult,
@@ -27,6 +26,9 @@ from sweep.model import (
     StopReport,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from sweep.metrics import Slo
 
 
 class Launches(Studies, Trials):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 
-from storage.ranking import analysis_result, baseline_levels, complete_trials, feasible
+from storage import schema
+from storage.ranking import analysis_summary, feasible
 from storage.store import Store
-from sweep.model import Flag
+from sweep.model import ArmConfig, Flag, Verdict
 
 
 def pareto(store: Store, study_id: int) -> dict[str, Any]:
@@ -19,29 +21,38 @@ def pareto(store: Store, study_id: int) -> dict[str, Any]:
     study = store.study_by_id(study_id)
     objectives = study.objectives
     keys = [o.key for o in objectives]
+    trials = schema.trials.c
+    query = (
+        sa.select(trials.number, trials.flags, trials.objective_values, trials.constraint_values, schema.arms.c.config)
+        .join(schema.arms, schema.arms.c.id == trials.arm_id)
+        .where(trials.study_id == study_id, trials.verdict == Verdict.COMPLETE.value)
+        .order_by(trials.number)
+    )
     with store.database.read() as connection:
-        result = analysis_result(connection, study.id)
-        trials = complete_trials(connection, study.id)
+        reference = analysis_summary(connection, study_id)["baseline"]
+        rows = connection.execute(query).all()
     points: list[dict[str, Any]] = []
     eligible: list[bool] = []
-    reference = baseline_levels(result)
     if keys and all(reference.get(key) is not None for key in keys):
         values = {key: reference[key] for key in keys}
-        points.append({"trial": None, "is_baseline": True, "values": values, "config": None, "flags": []})
+        config = ArmConfig().as_dict()
+        points.append({"trial": None, "is_baseline": True, "values": values, "config": config, "flags": []})
         eligible.append(True)
-    for trial in trials:
-        if not keys or any(key not in trial.values for key in keys):
+    for number, flags, values, violations, config in rows:
+        if not keys or any(key not in (values or {}) for key in keys):
             continue
         points.append(
             {
-                "trial": trial.number,
+                "trial": number,
                 "is_baseline": False,
-                "values": {key: trial.values[key] for key in keys},
-                "config": trial.config.as_dict(),
-                "flags": list(trial.flags),
+                "values": {key: values[key] for key in keys},
+                "config": config,
+                "flags": list(flags),
             }
         )
-        eligible.append(feasible(trial) and not {Flag.SCREENED_OUT, Flag.NOT_COMPARABLE} & trial.flags.keys())
+        eligible.append(
+            feasible(violations) and not {Flag.SCREENED_OUT.value, Flag.NOT_COMPARABLE.value} & flags.keys()
+        )
     chosen = [index for index, ok in enumerate(eligible) if ok]
     signs = [-1.0 if o.maximize else 1.0 for o in objectives]
     costs = np.array([[s * points[i]["values"][k] for s, k in zip(signs, keys, strict=True)] for i in chosen])

@@ -1,11 +1,7 @@
 """Answers about studies as plain dicts in the shape of the JSON contract. Fractions, never percent.
 
 `best` reads rows of ``trials``, ``gains`` and ``analyses`` alone (blocks only of the few trials shown), so that it
-stays quick however many requests were measured. Of the analysis result these keys are read, each optional:
-
-``baseline``   {by_objective: {objective key: figure in the metric's unit}}, the reference level
-``ranking``    {objective key: [{trial, rank, ...}]}, best first, equal ranks are ties
-``sentences``  what the analysis says in words
+stays quick however many requests were measured.
 """
 
 from __future__ import annotations
@@ -18,21 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from storage import codec, schema
-from storage.ranking import (
-    BASELINE,
-    ENGINE_DEFAULT,
-    Candidate,
-    analysis_result,
-    baseline_levels,
-    feasible,
-    ranked,
-    ranks,
-)
-from storage.records import GainRow, LaunchRow, StudyRow
+from storage.ranking import BASELINE, analysis_summary, feasible, ranked, ranks
+from storage.records import GainRow, LaunchRow, StudyRow, TrialRow
 from storage.store import Store
+from storage.trials import trial_query
 from sweep.errors import UsageError
-from sweep.metrics import parse_objective
 from sweep.model import Comparison, Objective, Role, Stage, Verdict
+
+ENGINE_DEFAULT = "engine_default"
 
 
 def best(store: Store, study_id: int, *, objective: str | None = None, limit: int | None = 10) -> dict[str, Any]:
@@ -42,29 +31,31 @@ def best(store: Store, study_id: int, *, objective: str | None = None, limit: in
     """
     study = store.study_by_id(study_id)
     with store.database.read() as connection:
-        result = analysis_result(connection, study.id)
+        found = analysis_summary(connection, study.id)
         chosen = _objective(connection, study, objective)
-        candidates = ranked(connection, study.id, chosen, result)
+        candidates = ranked(connection, study.id, chosen, found)
         shown = candidates if limit is None else candidates[:limit]
-        detail = _gains_of(connection, [c.trial.id for c in shown], chosen)
+        ids = [candidate.trial_id for candidate in shown]
+        trials = _trials(connection, ids)
+        detail = _gains_of(connection, ids, chosen)
         default = _engine_default(connection, study)
-        measured = _measured(connection, [c.trial.id for c in shown], chosen.concurrency)
+        measured = _measured(connection, ids, chosen.concurrency)
     places = ranks(candidates)
-    faster = any(c.gain and c.gain.comparison is Comparison.FASTER and c.group() == 0 for c in candidates)
+    faster = any(c.comparison is Comparison.FASTER and c.group() == 0 for c in candidates)
     return {
         "study": study.name,
         "simulated": study.simulated,
         "state": study.state.value,
         "objective": chosen.key,
         "objectives": [o.key for o in study.objectives],
-        "baseline": {"by_objective": baseline_levels(result)},
+        "baseline": {"by_objective": found["baseline"]},
         "engine_default": {"by_objective": default},
         "beats_baseline": faster,
-        "sentences": list(result.get("sentences", ())),
+        "sentences": found["sentences"],
         "ranked": len(candidates),
         "best": [
-            _best_row(c, rank, detail[c.trial.id], measured.get(c.trial.id, {}), chosen)
-            for c, rank in zip(shown, places, strict=False)
+            _best_row(trials[key], rank, detail[key], measured.get(key, {}), chosen)
+            for key, rank in zip(ids, places, strict=False)
         ],
     }
 
@@ -154,6 +145,8 @@ def _objective(connection: Connection, study: StudyRow, text: str | None) -> Obj
         if not study.objectives:
             raise UsageError(f"study {study.name!r} names no objective; use --objective METRIC@CONCURRENCY")
         return study.objectives[0]
+    from sweep.metrics import parse_objective  # brings numpy, which the plain question does without
+
     chosen = parse_objective(text, concurrency=study.objectives[0].concurrency if study.objectives else None)
     gains = schema.gains.c
     query = sa.select(gains.metric, gains.concurrency).where(gains.study_id == study.id).distinct()
@@ -166,10 +159,10 @@ def _objective(connection: Connection, study: StudyRow, text: str | None) -> Obj
 
 
 def _best_row(
-    candidate: Candidate, rank: int, gains: Sequence[GainRow], measured: Mapping[str, Any], objective: Objective
+    trial: TrialRow, rank: int, gains: Sequence[GainRow], measured: Mapping[str, Any], objective: Objective
 ) -> dict[str, Any]:
-    trial, gain = candidate.trial, candidate.gain
-    default = next((g for g in gains if g.reference == ENGINE_DEFAULT and g.category is None), None)
+    whole = {g.reference: g for g in gains if g.category is None}
+    gain, default = whole.get(BASELINE), whole.get(ENGINE_DEFAULT)
     categories = {g.category: g for g in gains if g.reference == BASELINE and g.category is not None}
     accept_length = gain.accept_length if gain is not None and gain.accept_length is not None else None
     value = gain.value if gain is not None and gain.value is not None else trial.values.get(objective.key)
@@ -191,7 +184,7 @@ def _best_row(
         "verdict": Verdict.COMPLETE.value,
         "comparison": (gain.comparison if gain is not None else Comparison.NOT_COMPARABLE).value,
         "comparison_with_engine_default": default.comparison.value if default is not None else None,
-        "feasible": feasible(trial),
+        "feasible": feasible(trial.constraints),
         "flags": list(trial.flags),
         "host": trial.host,
     }
@@ -202,6 +195,11 @@ def _interval(gain: GainRow | None) -> dict[str, Any] | None:
 
 
 # ---------------------------------------------------------------------------------------------- rows
+
+
+def _trials(connection: Connection, trial_ids: Sequence[int]) -> dict[int, TrialRow]:
+    query = trial_query().where(schema.trials.c.id.in_(trial_ids))
+    return {row.id: codec.trial_in(row) for row in connection.execute(query)}
 
 
 def _gains_of(connection: Connection, trial_ids: Sequence[int], objective: Objective) -> dict[int, list[GainRow]]:

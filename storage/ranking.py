@@ -1,90 +1,100 @@
-"""The order of a study's complete trials by one objective: constraints first, then comparability, then the analysis."""
+"""The order of a study's complete trials by one objective: constraints first, then comparability, then the analysis.
+
+Reads only the columns that order needs: thousands of trials are ranked where ten are shown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from storage import codec, schema
-from storage.records import GainRow, TrialRow
-from storage.trials import trial_query
+from storage import schema
 from sweep.model import Comparison, Flag, Objective, Stage, Verdict
 
 BASELINE = "baseline"
-ENGINE_DEFAULT = "engine_default"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A complete trial with what its place in the ranking depends on."""
+    """A complete trial with what its place in the ranking depends on. ``estimate`` is its gain over the baseline."""
 
-    trial: TrialRow
-    gain: GainRow | None
+    trial_id: int
+    number: int
+    flags: frozenset[str]
+    feasible: bool
+    value: float | None  # of the objective
+    comparison: Comparison
+    estimate: float | None
+    confirmed: bool
     rank: int | None  # the analysis' own; equal ranks are ties
     place: int  # in the analysis' ranking
 
-    @property
-    def comparable(self) -> bool:
-        return self.gain is not None and self.gain.comparison is not Comparison.NOT_COMPARABLE
-
-    @property
-    def confirmed(self) -> bool:
-        gain = self.gain.gain if self.gain is not None else None
-        return gain is not None and gain.stage is Stage.CONFIRM
-
     def group(self) -> int:
-        """Trials of a later group never stand above one of an earlier: constraints, screening, comparability."""
-        flags = self.trial.flags
-        if not self.comparable or Flag.NOT_COMPARABLE in flags:
+        """Trials of a later group never stand above one of an earlier."""
+        if self.comparison is Comparison.NOT_COMPARABLE or Flag.NOT_COMPARABLE.value in self.flags:
             return 3
-        if Flag.SCREENED_OUT in flags:
+        if Flag.SCREENED_OUT.value in self.flags:
             return 2
-        return 0 if feasible(self.trial) else 1
+        return 0 if self.feasible else 1
 
 
-def feasible(trial: TrialRow) -> bool:
-    """Keeps every constraint that was evaluated."""
-    return all(violation <= 0 for violation in trial.constraints.values())
+def feasible(violations: Mapping[str, float] | None) -> bool:
+    """Keeps every constraint that was evaluated: violations are kept where <= 0."""
+    return all(violation <= 0 for violation in (violations or {}).values())
 
 
-def ranked(connection: Connection, study_id: int, objective: Objective, result: Mapping[str, Any]) -> list[Candidate]:
-    gains = {
-        gain.trial: gain
-        for gain in _gains(
-            connection,
-            schema.gains.c.study_id == study_id,
-            schema.gains.c.metric == objective.metric,
-            schema.gains.c.concurrency == objective.concurrency,
-            schema.gains.c.reference == BASELINE,
-            schema.gains.c.category.is_(None),
+def ranked(connection: Connection, study_id: int, objective: Objective, summary: Mapping[str, Any]) -> list[Candidate]:
+    """Every complete trial, best first. ``summary`` is :func:`analysis_summary`'s."""
+    gains, trials = schema.gains.c, schema.trials.c
+    of_objective = sa.and_(
+        gains.study_id == study_id,
+        gains.metric == objective.metric,
+        gains.concurrency == objective.concurrency,
+        gains.reference == BASELINE,
+        gains.category.is_(None),
+    )
+    query = sa.select(gains.trial_id, gains.comparison, gains.estimate, gains.stage).where(of_objective)
+    found = {row.trial_id: row for row in connection.execute(query)}
+    order = {trial: (rank, place) for place, (trial, rank) in enumerate(summary["ranking"].get(objective.key, ()))}
+    query = sa.select(trials.id, trials.number, trials.flags, trials.objective_values, trials.constraint_values).where(
+        trials.study_id == study_id, trials.verdict == Verdict.COMPLETE.value
+    )
+    candidates = []
+    for row in connection.execute(query):
+        gain = found.get(row.id)
+        rank, place = order.get(row.number, (None, len(order)))
+        candidates.append(
+            Candidate(
+                trial_id=row.id,
+                number=row.number,
+                flags=frozenset(row.flags),
+                feasible=feasible(row.constraint_values),
+                value=(row.objective_values or {}).get(objective.key),
+                comparison=Comparison.NOT_COMPARABLE if gain is None else Comparison(gain.comparison),
+                estimate=None if gain is None else gain.estimate,
+                confirmed=gain is not None and gain.stage == Stage.CONFIRM.value,
+                rank=rank,
+                place=place,
+            )
         )
-    }
-    lines = result.get("ranking", {}).get(objective.key, ())
-    by_analysis = {line["trial"]: (line["rank"], place) for place, line in enumerate(lines)}
-    found = [
-        Candidate(trial, gains.get(trial.number), *by_analysis.get(trial.number, (None, len(lines))))
-        for trial in complete_trials(connection, study_id)
-    ]
     sign = -1.0 if objective.maximize else 1.0
 
-    def place(candidate: Candidate) -> tuple[Any, ...]:
+    def place_of(candidate: Candidate) -> tuple[Any, ...]:
         # Where the analysis ranked this objective its order stands; else confirmed before searched, then by gain.
-        gain = candidate.gain.gain if candidate.gain is not None else None
-        figure = candidate.trial.values.get(objective.key)
         return (
             candidate.group(),
             candidate.place,
             not candidate.confirmed,
-            float("inf") if gain is None else -gain.estimate,
-            float("inf") if figure is None else sign * figure,
-            candidate.trial.number,
+            float("inf") if candidate.estimate is None else -candidate.estimate,
+            float("inf") if candidate.value is None else sign * candidate.value,
+            candidate.number,
         )
 
-    return sorted(found, key=place)
+    return sorted(candidates, key=place_of)
 
 
 def ranks(candidates: Sequence[Candidate]) -> list[int]:
@@ -102,23 +112,7 @@ def ranks(candidates: Sequence[Candidate]) -> list[int]:
     return out
 
 
-def analysis_result(connection: Connection, study_id: int) -> Mapping[str, Any]:
-    found = connection.scalar(sa.select(schema.analyses.c.result).where(schema.analyses.c.study_id == study_id))
-    return found or {}
-
-
-def baseline_levels(result: Mapping[str, Any]) -> dict[str, float]:
-    return dict((result.get(BASELINE) or {}).get("by_objective", {}))
-
-
-def complete_trials(connection: Connection, study_id: int) -> list[TrialRow]:
-    table = schema.trials
-    query = trial_query().where(table.c.study_id == study_id, table.c.verdict == Verdict.COMPLETE.value)
-    return [codec.trial_in(row) for row in connection.execute(query.order_by(table.c.number))]
-
-
-def _gains(connection: Connection, *where: sa.ColumnElement[bool]) -> Iterable[GainRow]:
-    query = sa.select(schema.gains, schema.trials.c.number).join(
-        schema.trials, schema.trials.c.id == schema.gains.c.trial_id
-    )
-    return (codec.gain_in(row) for row in connection.execute(query.where(*where)))
+def analysis_summary(connection: Connection, study_id: int) -> Mapping[str, Any]:
+    """{baseline: {objective key: level}, ranking: {objective key: [[trial, rank]]}, sentences} of the last analysis."""
+    query = sa.select(schema.analyses.c.summary).where(schema.analyses.c.study_id == study_id)
+    return connection.scalar(query) or {"baseline": {}, "ranking": {}, "sentences": []}

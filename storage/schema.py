@@ -269,6 +269,7 @@ analyses = Table(
     metadata,
     Column("study_id", Integer, ForeignKey("studies.id", ondelete="CASCADE"), primary_key=True),
     Column("made_at", Double, nullable=False),
+    Column("summary", Json, nullable=False),  # the part of the result that `best` and `pareto` read
     Column("result", Json, nullable=False),
 )
 

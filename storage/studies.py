@@ -127,6 +127,18 @@ class Studies(Part):
         """Who runs the study (machine, boot, pid, start time); None when nobody does."""
         self._update(schema.studies, study_id, {"controller": None if controller is None else dict(controller)})
 
+    def take_controller(self, study_id: int, controller: Mapping[str, Any], *, seen: Mapping[str, Any] | None) -> bool:
+        """Become the controller where it is still the one that was ``seen``; False where another was quicker."""
+
+        def work(connection: Connection) -> bool:
+            query = sa.select(schema.studies.c.controller).where(schema.studies.c.id == study_id).with_for_update()
+            if connection.scalar(query) != (None if seen is None else dict(seen)):
+                return False
+            update(connection, schema.studies, study_id, {"controller": dict(controller), "heartbeat_at": now()})
+            return True
+
+        return self.database.write(work)
+
     def extend_study(
         self, study_id: int, *, spec: Mapping[str, Any], yaml: str, space_hash: str, notes: Sequence[Any]
     ) -> None:
@@ -162,8 +174,19 @@ class Studies(Part):
     def replace_analysis(self, study_id: int, gains: Iterable[MeasuredGain], result: Mapping[str, Any]) -> None:
         """Gains and the study-wide result in one transaction; what was there before goes.
 
-        The keys of ``result`` that the queries read are named in ``storage.queries``.
+        Of ``result`` these keys are read by the queries, each optional:
+
+        ``baseline``   {by_objective: {objective key: figure in the metric's unit}}, the reference level
+        ``ranking``    {objective key: [{trial, rank, ...}]}, best first, equal ranks are ties
+        ``sentences``  what the analysis says in words
         """
+
+        ranking = result.get("ranking", {})
+        summary = {
+            "baseline": result.get("baseline", {}).get("by_objective", {}),
+            "ranking": {key: [(line["trial"], line["rank"]) for line in lines] for key, lines in ranking.items()},
+            "sentences": list(result.get("sentences", ())),
+        }
 
         def work(connection: Connection) -> None:
             trials = schema.trials
@@ -176,7 +199,7 @@ class Studies(Part):
             ]
             insert_many(connection, schema.gains, rows)
             connection.execute(schema.analyses.delete().where(schema.analyses.c.study_id == study_id))
-            values = {"study_id": study_id, "made_at": now(), "result": dict(result)}
+            values = {"study_id": study_id, "made_at": now(), "summary": summary, "result": dict(result)}
             connection.execute(schema.analyses.insert().values(**values))
 
         self.database.write(work)

@@ -94,19 +94,21 @@ class Launcher:
         flags: set[Flag] = set()
         diagnosis: Diagnosis | None = None
         host_lost = False
+        asked = request(str(row))
+        name = asked.launch_id
         try:
-            report = await self._start(row, request(str(row)))
+            report = await self._start(row, asked)
             effective = report.effective
             if effective is not None and effective.status == "coerced":
                 flags.add(Flag.COERCED)
-            await self._probe(row, plan.probe_prompts, speculative=job.arm.speculative)
-            _raise_if(await self._ask("warm_up", str(row), plan.warm))
+            await self._probe(row, name, plan.probe_prompts, speculative=job.arm.speculative)
+            _raise_if(await self._ask("warm_up", name, plan.warm))
             for spec in plan.blocks:
-                blocks.append(await self._block(row, spec))
+                blocks.append(await self._block(row, name, spec))
         except _Ended as end:
             diagnosis, host_lost = end.diagnosis, end.host_lost
         finally:
-            stop = await self.call("stop", str(row))
+            stop = await self.call("stop", name)
             self.store.finish_launch(row, diagnosis, None if isinstance(stop, HostLost) else stop)
         for block in blocks:
             flags.update(Flag(name) for name in block.log_flags)
@@ -132,17 +134,17 @@ class Launcher:
         self.store.launch_ready(row, report)
         return report
 
-    async def _probe(self, row: int, prompts: Sequence[Prompt], *, speculative: bool) -> None:
+    async def _probe(self, row: int, name: str, prompts: Sequence[Prompt], *, speculative: bool) -> None:
         if not speculative:
             return
-        report: ProbeReport = await self._ask("probe", str(row), tuple(prompts))
+        report: ProbeReport = await self._ask("probe", name, tuple(prompts))
         self.store.launch_probed(row, report.accept_length, report.verify_steps, report.histogram)
         _raise_if(report.diagnosis)
 
-    async def _block(self, row: int, spec: BlockSpec) -> BlockResult:
+    async def _block(self, row: int, name: str, spec: BlockSpec) -> BlockResult:
         self.note("block", {"launch": row, "concurrency": spec.concurrency, "round": spec.round})
         for attempt in range(BLOCK_ATTEMPTS):
-            report: BlockReport = await self._ask("measure", str(row), spec)
+            report: BlockReport = await self._ask("measure", name, spec)
             if report.block is not None:
                 self.store.add_block(row, report.block)
                 if report.block.invalid is None and report.diagnosis is None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launchers.diagnosis import with_foreign_processes
 from launchers.servers import HostServers, RunningServer
 from sweep import diagnoses
 from sweep.bench.client import run_block
@@ -138,6 +139,8 @@ class HostOwner:
                 server.log, self._servers, running, self._engine, request.arm, self._settings.deadlines,
                 cancelled=self._cancel.is_set, note=self._note,
             )  # fmt: skip
+            if diagnosis is not None and diagnosis.verdict is Verdict.LAUNCH_OOM:
+                diagnosis = with_foreign_processes(diagnosis, self._servers.dirty_gpus(request.gpus))
             if diagnosis is None:
                 server.http = ServerHttp(self._servers.forward(running), running.api_key)
                 return self._ready(server, started_at, phases)
@@ -155,7 +158,12 @@ class HostOwner:
                 stop = self.stop(server.request.launch_id)
                 return _report(server, server.running.argv, started_at, phases, diagnosis=diagnosis, stop=stop)
             time.sleep(0.1)  # the server prints its ready line a moment before it answers as ready
-        effective, info = self._engine.effective(http, server.request.arm, server.request.drafters)
+        try:
+            effective, info = self._engine.effective(http, server.request.arm, server.request.drafters)
+        except (RuntimeError, OSError) as error:
+            diagnosis = diagnoses.infra(Phase.READY, f"what runs could not be read back: {error}")
+            stop = self.stop(server.request.launch_id)
+            return _report(server, server.running.argv, started_at, phases, diagnosis=diagnosis, stop=stop)
         report = _report(server, server.running.argv, started_at, phases, effective=effective, info=info, ready=True)
         if effective.status == "mismatch":
             stop = self.stop(server.request.launch_id)
@@ -209,7 +217,6 @@ class HostOwner:
             return BlockReport(
                 None, diagnoses.infra(Phase.BENCHMARK, f"the prefix cache could not be flushed: {error}")
             )
-        server.log.new_window()
         telemetry = self._servers.telemetry(server.request.gpus)
         telemetry.start()
         try:
@@ -269,7 +276,7 @@ class HostOwner:
         diagnosis: Diagnosis = self._engine.diagnose(
             server.log.lines, exit_code=exit_code, phase=phase, timed_out=timed_out, arm=server.request.arm
         )
-        return replace(diagnosis, log_path=server.running.log_path, log_tail=tuple(server.log.lines)[-40:])
+        return replace(diagnosis, log_path=server.running.log_path)
 
 
 @dataclass(slots=True)

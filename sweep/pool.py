@@ -88,6 +88,7 @@ class RayPool:
                     num_cpus=1,
                     num_gpus=0,
                     object_store_memory=80 * 1024 * 1024,
+                    _node_ip_address="127.0.0.1",
                     _temp_dir=self._temp,
                     log_to_driver=False,
                     configure_logging=False,

@@ -36,7 +36,6 @@ class LogFollower:
     def __init__(self, servers: HostServers, server: RunningServer, engine: Engine) -> None:
         self._servers = servers
         self._server = server
-        self._engine = engine
         self._offset = 0
         self._rest = b""
         self._feed = engine.log_state()
@@ -57,11 +56,6 @@ class LogFollower:
             line = raw.decode("utf-8", errors="replace").rstrip("\r")
             self.lines.append(line)
             self.state = self._feed(line)
-
-    def new_window(self) -> None:
-        """Forget flags seen so far: what follows belongs to a new block."""
-        self._feed = self._engine.log_state()
-        self.state = LogState(phase=self.state.phase, ready=self.state.ready)
 
 
 def wait_ready(
@@ -104,5 +98,5 @@ def wait_ready(
                 timed_out=state.alive and not log.state.fatal,
                 arm=arm,
             )
-            return phases, replace(found, log_path=server.log_path, log_tail=tuple(log.lines)[-40:])
+            return phases, replace(found, log_path=server.log_path)
         time.sleep(POLL_S)

@@ -93,11 +93,14 @@ class Runner:
             self._changed.notify_all()
 
     async def _all_hosts(self, part: Any) -> None:
-        """One task per host; the first that fails (the database, a bug) ends the others."""
-        async with asyncio.TaskGroup() as group:
-            for host in self.hosts.values():
-                if host.aside is None:
-                    group.create_task(part(host))
+        """One task per host; the first that fails (the database, a bug) ends the others and is raised alone."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for host in self.hosts.values():
+                    if host.aside is None:
+                        group.create_task(part(host))
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from None
 
     # ------------------------------------------------------------------ hosts
 

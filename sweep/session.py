@@ -284,6 +284,7 @@ def _engine_args(spec: StudySpec, host: Host, prompts: PromptSet) -> dict[str, A
         "time_scale": spec.simulate.time_scale,
         "categories": prompts.categories_by_sha1(),
         "seed": spec.seed,
+        "host_name": host.name,
     }
 
 

@@ -6,6 +6,7 @@ tests/hosts_tests/conftest.py.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -69,6 +70,7 @@ class Sshd:
             "PermitRootLogin prohibit-password",
             "Subsystem sftp internal-sftp",
             "PrintMotd no",
+            "SetEnv SHLVL=2",  # bash under sshd reads ~/.bashrc only at the first level, and that file may be slow
         ]
         config.write_text("\n".join([*self.options, *lines]) + "\n")  # the first value of an option counts
         log = (self.folder / "sshd.log").open("ab")
@@ -143,28 +145,44 @@ def make_sshd(folder: Path, name: str = "gpu-a", options: tuple[str, ...] = ()) 
     return server
 
 
-@pytest.fixture
-def sshd_factory(tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
-    """``sshd_factory(name, options=())`` starts one more server; all are ended with the test."""
+@contextlib.contextmanager
+def sshd_maker(folder: Path) -> Iterator[Callable[..., Sshd]]:
+    """``make(name, options=())`` starts a server below ``folder``; all are ended on leaving. Skips without sshd."""
     if SSHD is None:
         pytest.skip("no sshd here: apt-get install openssh-server")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd's privilege separation folder
     started: list[Sshd] = []
 
-    def factory(name: str = "gpu-a", options: tuple[str, ...] = ()) -> Sshd:
-        server = make_sshd(tmp_path / f"sshd-{name}", name, options)
+    def make(name: str = "gpu-a", options: tuple[str, ...] = ()) -> Sshd:
+        server = make_sshd(folder / f"sshd-{name}", name, options)
         started.append(server)
         return server
 
-    yield factory
-    for server in started:
-        server.stop()
+    try:
+        yield make
+    finally:
+        for server in started:
+            server.stop()
+
+
+@pytest.fixture
+def sshd_factory(tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
+    """``sshd_factory(name, options=())`` starts a server of the test's own."""
+    with sshd_maker(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture
 def sshd(sshd_factory: Callable[..., Sshd], monkeypatch: pytest.MonkeyPatch) -> Sshd:
-    """One server, reached as the ssh alias ``gpu-a``."""
+    """One server of the test's own, reached as the ssh alias ``gpu-a``."""
     server = sshd_factory("gpu-a")
     monkeypatch.setenv("SWEEP_SSH_CONFIG", str(server.client_config))
     return server
+
+
+@pytest.fixture(scope="session")
+def shared_sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """One server for all tests that do it no harm."""
+    with sshd_maker(tmp_path_factory.mktemp("shared")) as make:
+        yield make("gpu-a")

@@ -95,7 +95,8 @@ class LocalTransport:
         target = Path(path).expanduser()
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in reversed([f for f in target.parents if not f.exists()]):
+                folder.mkdir(mode=0o700, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

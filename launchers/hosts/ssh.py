@@ -32,7 +32,7 @@ MAX_COMMANDS = 6
 BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
 RECONNECT_S = 40.0  # shorter than a lease: a host that cannot be reached for so long ends its servers by itself
 OPERATION_S = 30.0  # one answer of SFTP, or one channel
-_BROKEN = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
+_BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,12 @@ def settings_of(entry: HostEntry) -> SshSettings:
         base_dir=entry.base_dir or SshSettings.base_dir,
         gpus=entry.gpus,
     )
+
+
+def _is_answer(error: Exception) -> bool:
+    """True for what the host's file system says (no such file, no space, not permitted), False for a broken path."""
+    broken = isinstance(error, (ConnectionError, TimeoutError)) or "Socket is closed" in str(error)
+    return isinstance(error, OSError) and not broken
 
 
 class SshTransport:
@@ -140,9 +146,9 @@ class SshTransport:
             connection = self._live(deadline)
             try:
                 return action(connection)
-            except (*_BROKEN, OSError) as error:
-                if not isinstance(error, _BROKEN) and connection.active and "Socket is closed" not in str(error):
-                    raise  # the host's answer: no such file, no space, not permitted
+            except _BROKEN as error:
+                if connection.active and _is_answer(error):
+                    raise
                 self._lost(connection)
                 if time.monotonic() > deadline:
                     raise HostError(f"{self.name}: {what}: the connection broke ({error})") from error
@@ -178,14 +184,13 @@ class SshTransport:
                     finally:
                         channel.close()
             except NoAnswer as error:
-                raise HostError(
-                    f"{self.name}: `{argv[0]}` gave no answer in {timeout_s:g} s (it may still run)"
-                ) from error
+                words = f"`{argv[0]}` gave no answer in {timeout_s:g} s (it may still run)"
+                raise HostError(f"{self.name}: {words}") from error
             except _BROKEN as error:
                 self._lost(connection)
                 if started and not idempotent:
                     raise HostError(
-                        f"{self.name}: the connection broke while `{argv[0]}` ran; whether it ended is not known ({error})"
+                        f"{self.name}: the connection broke while `{argv[0]}` ran; its end is not known ({error})"
                     ) from error
                 if time.monotonic() > deadline:
                     raise HostError(f"{self.name}: `{argv[0]}`: the connection broke ({error})") from error

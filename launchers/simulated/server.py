@@ -17,7 +17,7 @@ Sections: truth model, text, arguments, host side (log, GPU registry, processes)
 
 # The host's Python may be 3.8: no strict zip, no pairwise, typing's own names; and
 # %-formats, as in the log lines they imitate.
-# ruff: noqa: B905, RUF007, UP006, UP031, UP035, UP045
+# ruff: noqa: B905, RUF007, SIM905, UP006, UP031, UP035, UP045
 
 from __future__ import annotations
 
@@ -175,13 +175,15 @@ class Arm:
         alive = 1.0
         for depth, width in enumerate(widths):
             first = float(rule["depth"][min(depth, len(rule["depth"]) - 1)]) ** exponent
-            if width >= 1.0:
-                hit = 1.0 - (1.0 - first) ** (width ** rule.get("width_gain", 0.0))
-            else:
-                hit = width * first
-            alive *= hit
+            wide = 1.0 - (1.0 - first) ** (width ** rule.get("width_gain", 0.0))
+            alive *= wide if width >= 1.0 else width * first
             out.append(alive)
         return out
+
+    def draw_offset(self, text: str) -> float:
+        """Where this arm's draws for a prompt start: fixed, so that accept lengths repeat exactly as greedy ones do."""
+        key = (self.algorithm, self.drafter.get("match"), self.steps, self.topk, self.draft_tokens)
+        return unit_hash("offset", text, repr(key))
 
 
 def find_drafter(profile: Json, path: str) -> Json:
@@ -512,6 +514,8 @@ def resolve(args: argparse.Namespace, profile: Json, warn: Callable[[str], None]
         if args.speculative_num_steps is None:
             args.speculative_num_steps = args.speculative_num_draft_tokens // args.speculative_eagle_topk
         _refuse_paged_tree(args)
+    if args.max_running_requests is None:
+        args.max_running_requests = 4096
     if args.speculative_draft_model_path and args.speculative_draft_model_revision is None:
         args.speculative_draft_model_revision = "main"
 
@@ -1324,8 +1328,8 @@ _GRACE_S = 0.003  # arrivals this soon after a request has ended count as waitin
 # client needs about a millisecond to send its next request, which at small time scales would cost a whole step
 
 
-class Server:
-    """One launched server: loading phases, then HTTP over the scheduler, then draining."""
+class Launch:
+    """The loading phases of one server process, with SGLang's log lines, up to the moment the port is bound."""
 
     def __init__(self, own: argparse.Namespace, args: argparse.Namespace, profile: Json, log: Log) -> None:
         self.own, self.args, self.profile, self.log = own, args, profile, log
@@ -1343,29 +1347,16 @@ class Server:
         if self.state:
             self.state.mkdir(parents=True, exist_ok=True)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        count = own.gpus or int(profile["gpu"].get("count", 1))
+        known = self.state / "gpus" if self.state else None  # left by the stand-in nvidia-smi
+        count = own.gpus or int(known.read_text() if known and known.exists() else profile["gpu"].get("count", 1))
         self.gpus = [int(part) for part in visible.split(",") if part.strip()] if visible else list(range(count))
         self.gpus = self.gpus[args.base_gpu_id :]
-        self.ready = False
-        self.draining = False
         self.graph_seconds: Dict[str, float] = dict.fromkeys(
             ("prefill", "decode", "target_verify", "draft_prefill", "draft_decode", "draft_extend"), 0.0
         )
         self.graph_gb = dict.fromkeys(self.graph_seconds, 0.0)
         self.kv_tokens = 0
         self.kv_gb = 0.0
-        self.iteration: Optional[Iteration] = None
-        self.requests_seen = 0
-        self.seen: set[bytes] = set()
-        self.last_prompt: List[int] = []
-        self.tokens_total = 0
-        self.prompt_tokens_total = 0
-        self.interval: Json = {}
-        self.last_throughput = 0.0
-        self.last_accept_length = 0.0
-        self.cumulative = [0, 0]  # accepted drafts, verify steps since start or flush, folded in per log interval
-        self._date = (0, "")
-        self.loop: asyncio.AbstractEventLoop
 
     # -- loading
 
@@ -1473,8 +1464,6 @@ class Server:
             "decode": {"backend": backend, "max_bs": max(batches) if batches else None, "bs": batches},
             "prefill": {"backend": self.args.cuda_graph_backend_prefill or "breakable"},
         }
-        if out["max_running_requests"] is None:
-            out["max_running_requests"] = self.args.max_running_requests = 4096
         return out
 
     def _fork_children(self) -> None:
@@ -1688,7 +1677,27 @@ class Server:
         os.kill(me, signal.SIGKILL)
         self._hang()  # the signal may take a moment to arrive
 
-    # -- serving
+
+class Server(Launch):
+    """A loaded server: HTTP over the scheduler against absolute deadlines, then draining."""
+
+    def __init__(self, own: argparse.Namespace, args: argparse.Namespace, profile: Json, log: Log) -> None:
+        super().__init__(own, args, profile, log)
+        self.ready = False
+        self.draining = False
+        self.iteration: Optional[Iteration] = None
+        self.requests_seen = 0
+        self.seen: set[bytes] = set()
+        self.last_prompt: List[int] = []
+        self.tokens_total = 0
+        self.prompt_tokens_total = 0
+        self.interval: Json = {}
+        self.last_throughput = 0.0
+        self.last_accept_length = 0.0
+        self.cumulative = [0, 0]  # accepted drafts, verify steps since start or flush, folded in per log interval
+        self._date = (0, "")
+        self.loop: asyncio.AbstractEventLoop
+        self.scheduler: Scheduler
 
     def serve(self) -> None:
         """Bind the port (only now, as SGLang does) and serve until a signal."""
@@ -1802,9 +1811,16 @@ class Server:
 
     def _plan(self, now: float, held: bool = False) -> None:
         """Plan the pass that starts at ``now`` (on the absolute clock, perhaps a little in the past)."""
-        self.iteration = self.scheduler.begin(now, now + _GRACE_S if held else None)
+        self.iteration = self._begin(now, now + _GRACE_S if held else None)
         if self.iteration is not None:
             self.loop.call_at(self.iteration.end, self._passed)
+
+    def _begin(self, now: float, horizon: Optional[float]) -> Optional[Iteration]:
+        """As the scheduler's; where only requests that arrived later wait (this loop was late), from the first of them."""
+        iteration = self.scheduler.begin(now, horizon)
+        if iteration is None and self.scheduler.waiting:
+            iteration = self.scheduler.begin(max(now, self.scheduler.waiting[0].arrival))
+        return iteration
 
     def _passed(self) -> None:
         """Book every pass whose end has come; late passes are caught up, the clock never shifts."""
@@ -1829,7 +1845,7 @@ class Server:
                 self.iteration = Iteration(True, iteration.end, math.inf, [])
                 self.loop.call_at(iteration.end + _GRACE_S, self._plan, iteration.end, True)
                 return
-            self.iteration = self.scheduler.begin(iteration.end, iteration.end + _GRACE_S if ended else None)
+            self.iteration = self._begin(iteration.end, iteration.end + _GRACE_S if ended else None)
             if self.scheduler.retracted > retracted:
                 self.log.line(
                     "KV cache pool is full. Retract requests. #retracted_reqs: %d"
@@ -2078,8 +2094,11 @@ class Server:
             return
         slow = self.failures.get("slow_first_request")
         if slow and self.requests_seen == 1:
-            self.loop.call_later(slow["seconds"] * self.scale, lambda: [self.submit(request) for request in requests])
+            self.loop.call_later(slow["seconds"] * self.scale, self._submit_all, requests)
             return
+        self._submit_all(requests)
+
+    def _submit_all(self, requests: List[Request]) -> None:
         for request in requests:
             self.submit(request)
 
@@ -2140,11 +2159,7 @@ class Server:
         )
         request.stream, request.branch, request.start = stream, branch, start
         request.survival = self.arm.survival(category, prompt_exponent(self.profile, category, user))
-        arm_key = "%s|%s|%d|%d|%d" % (
-            self.arm.algorithm, self.args.speculative_draft_model_path, self.arm.steps, self.arm.topk,
-            self.arm.draft_tokens,
-        )  # fmt: skip
-        request.offset = unit_hash("offset", user, arm_key)
+        request.offset = self.arm.draw_offset(user)
         request.factor = self.effects.request()
         if self.effects.random_acceptance:
             request.rng = random.Random(request.rid)
@@ -2167,7 +2182,7 @@ class Server:
                 shared += 1
         self.seen.add(digest)
         self.last_prompt = ids
-        return shared - shared % self.args.page_size
+        return shared - shared % int(self.args.page_size)
 
     def _failing(self, kind: str) -> Optional[Json]:
         """A request failure that is switched on and, with ``requests``, still within its first n requests."""

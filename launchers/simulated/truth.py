@@ -66,8 +66,8 @@ def resolved(profile: Profile, config: ArmConfig, *, draft_path: str | None = No
                 argv += [f"--speculative-{flag}", str(value)]
     if not config.cuda_graph:
         argv += ["--cuda-graph-backend-decode", "disabled"]
-    for flag, value in config.extra:
-        argv += [f"--{flag}"] if value is True else [] if value is False else [f"--{flag}", str(value)]
+    for flag, setting in config.extra:
+        argv += [f"--{flag}"] if setting is True else [] if setting is False else [f"--{flag}", str(setting)]
     if not any(flag == "attention-backend" for flag, _ in config.extra):
         argv += ["--attention-backend", "triton"]
     args: Namespace = _parser(profile["speaks_as"]).parse_args(argv)
@@ -211,7 +211,7 @@ def simulate_block(
         )
         exponent = server.prompt_exponent(plain, prompt.category, prompt.text)
         request.survival = arm.survival(prompt.category, exponent)
-        request.offset = server.unit_hash("offset", prompt.text, str(number))
+        request.offset = arm.draw_offset(prompt.text)
         order.append(request)
     pending = iter(order)
     ends: dict[str, float] = {}

@@ -33,14 +33,14 @@ MLA_ARCHS = frozenset(
     }
 )
 
-_COMPUTE_CAPABILITY = (  # product name in nvidia-smi's words -> compute capability
+_COMPUTE_CAPABILITY = (  # product name in nvidia-smi's words -> compute capability; the first match counts
     (r"\b(H100|H200|H20|H800|GH200)\b", "sm90"),
     (r"\b(B200|B100|GB200)\b", "sm100"),
     (r"\b(B300|GB300)\b", "sm103"),
-    (r"\b(RTX (PRO )?[56]0[0-9]{2}.*|RTX 50[0-9]{2}.*)", "sm120"),
-    (r"\b(L4|L40|L40S|RTX 40[0-9]{2}.*|RTX 6000 Ada.*)\b", "sm89"),
+    (r"\b(L4|L40|L40S|RTX 40\d\d|RTX 6000 Ada)\b", "sm89"),
+    (r"\b(RTX 50\d\d|RTX PRO \d000)\b", "sm120"),
     (r"\b(A100|A800|A30)\b", "sm80"),
-    (r"\b(A10|A10G|A40|RTX A[0-9]{4}|RTX 30[0-9]{2}.*)\b", "sm86"),
+    (r"\b(A10|A10G|A40|RTX A\d000|RTX 30\d\d)\b", "sm86"),
 )
 
 

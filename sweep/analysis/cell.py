@@ -15,6 +15,7 @@ from sweep.analysis.robust import (
     Mask,
     biweight,
     fence,
+    gross,
     moderated_variance,
     pooled_scale,
     row_mean,
@@ -48,7 +49,9 @@ class CellData:
 class Tables:
     """Launches x units tables of a study, made once per metric and concurrency."""
 
-    def __init__(self, figures: Sequence[LaunchFigures], partner: Index) -> None:
+    def __init__(self, figures: Sequence[LaunchFigures], partner: Index, arm: Index) -> None:
+        """``arm``: equal numbers for launches of the same arm on the same host and stage."""
+        self._arm = arm
         self._figures = figures
         self._partner = partner
         self._prompts: dict[tuple[str, int], tuple[Array, list[str]]] = {}
@@ -67,7 +70,7 @@ class Tables:
             rows = [f.cells.get((metric, concurrency, category), {}) for f in self._figures]
             table, units = _table(rows, self.baseline)
             groups = np.zeros(len(units), dtype=np.int_)
-        return _reduce(table, groups, by_prompt, self.baseline, self._partner)
+        return _reduce(table, groups, by_prompt, self.baseline, self._partner, self._arm)
 
     def _prompt_table(self, metric: str, concurrency: int) -> tuple[Array, list[str]]:
         key = (metric, concurrency)
@@ -96,12 +99,15 @@ def _table(maps: Sequence[Mapping[Unit, float]], baseline: Mask) -> tuple[Array,
     return table, list(columns)
 
 
-def _reduce(table: Array, groups: Index, by_prompt: bool, baseline: Mask, partner: Index) -> CellData:
+def _reduce(table: Array, groups: Index, by_prompt: bool, baseline: Mask, partner: Index, arm: Index) -> CellData:
     shape = len(table)
     if not table.shape[1]:
         empty = np.full(shape, np.nan)
         zero = np.zeros(shape, dtype=np.int_)
         return CellData(by_prompt, empty, empty, empty, zero, table, groups, 0.0, baseline, partner)
+    if not by_prompt:
+        usual = row_median((table - row_median(table)[:, None]).T)
+        table = np.where(gross(table - usual[None, :], arm), np.nan, table)
     own = table[baseline]
     # Effect of the unit: how a prompt, or a round, differs from its launch's middle, median over baseline launches.
     effect = row_median((own - row_median(own)[:, None]).T)

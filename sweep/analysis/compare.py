@@ -71,7 +71,7 @@ class Reporter:
         subjects = cell.frame.subjects
         estimate, variance, df = found
         error = np.sqrt(variance)
-        measured = np.array([len(rows) > 0 for rows in cell.used]) & np.isfinite(estimate)
+        measured = np.array([len(rows) > 0 for rows in cell.used], dtype=bool) & np.isfinite(estimate)
         usable = measured & np.array([k not in cell.refused for k in range(len(subjects))], dtype=bool)
         p = np.full(len(subjects), np.nan)
         safe = np.maximum(error, 1e-12)
@@ -189,9 +189,7 @@ def rank(
         group = [t for t, under in zip(left, below, strict=True) if not under or t == leader]
         group.sort(key=lambda t: (t not in confirmed, arms[t].cost, -cell.estimate[number[t]], t))
         place = len(out) + 1
-        out += [
-            Ranked(place, t, by_trial[t], t in confirmed, len(group)) for t in group
-        ]
+        out += [Ranked(place, t, by_trial[t], t in confirmed, len(group)) for t in group]
         gone = set(group)
         left = [t for t in left if t not in gone]
     return tuple(out)

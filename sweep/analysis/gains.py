@@ -31,7 +31,7 @@ class Frame:
         self.figures = tuple(figures)
         self.partner = _partners(self.figures)
         self.chunks: list[Chunk] = chunks(self.figures)
-        self.tables = Tables(self.figures, self.partner)
+        self.tables = Tables(self.figures, self.partner, _arms(self.figures))
         count = len(self.figures)
         self.chunk_of = np.full(count, -1, dtype=np.int_)
         self.place_of = np.full(count, -1, dtype=np.int_)
@@ -59,6 +59,12 @@ class Frame:
                 found.update(figure.categories.values())
                 found.update(c for _, _, c in figure.cells if c is not None)
         return sorted(found)
+
+
+def _arms(figures: Sequence[LaunchFigures]) -> Index:
+    numbers: dict[tuple[str, str, bool, int | None], int] = {}
+    keys = [(f.host, f.arm_key, f.confirm, f.trial) for f in figures]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int_)
 
 
 def _partners(figures: Sequence[LaunchFigures]) -> Index:
@@ -114,8 +120,7 @@ class CellGains:
         main = self.model.weights @ (self.model.v[:, None] * launch) + walk
         own = self.own_variance + self.own_variance[reference]
         own_df = np.minimum(self.own_df, self.own_df[reference])
-        variance = np.maximum(main + own, 0.0)
-        return estimate, variance, satterthwaite([(main, self.model.df), (own, own_df)])
+        return estimate, *_total(main, self.model.df, own, own_df)
 
     def _cross(self, reference: int) -> Array:
         """K x subjects: covariance (in units of V) of the prediction errors with the reference subject's."""
@@ -144,6 +149,13 @@ class CellGains:
             else:
                 kinds.add(Basis.BRACKETED if self.frame.figures[launch].pair is None else Basis.ALTERNATE)
         return next(b for b in (Basis.BRACKETED, Basis.ALTERNATE, Basis.RESIDENT) if b in kinds)
+
+
+def _total(main: Array, df: float, own: Array, own_df: Array) -> tuple[Array, Array]:
+    """Variance and df of launches plus what is the arm's own; an own part below 0 only makes the first smaller."""
+    launches = np.maximum(main + np.minimum(own, 0.0), 0.0)
+    more = np.maximum(own, 0.0)
+    return launches + more, satterthwaite([(launches, df), (more, own_df)])
 
 
 def satterthwaite(parts: Sequence[tuple[Array, Array | float]]) -> Array:
@@ -188,13 +200,14 @@ def measure(frame: Frame, metric: str, concurrency: int, category: str | None, s
         spread[:, number] = _mean_spread(frame, prediction, rows)
         parts = [(np.array(model.own[rows].sum() / len(rows) ** 2), np.array(np.nanmin(model.own_df[rows])))]
         if data.by_prompt:
-            variance, df = interaction(data, rows, everything=not settings.launch_effects)
-            parts.append((np.array(variance), np.array(df)))
-        own[number] = sum(float(variance) for variance, _ in parts)
+            prompts, prompts_df = interaction(data, rows, everything=not settings.launch_effects)
+            parts.append((np.array(prompts), np.array(prompts_df)))
+        own[number] = sum(float(part) for part, _ in parts)
         own_df[number] = float(satterthwaite(parts)) if any(float(v) for v, _ in parts) else 1e6
     estimate = model.weights @ walk
     counts = np.array([max(len(rows), 1) for rows in used])
     main = model.weights @ (model.v[:, None] * (1 / counts[None] + spread)) + model.weights @ (walk - estimate) ** 2
+    variance, degrees = _total(main, model.df, own, own_df)
     return CellGains(
         frame=frame,
         data=data,
@@ -203,8 +216,8 @@ def measure(frame: Frame, metric: str, concurrency: int, category: str | None, s
         used=tuple(used),
         walk_estimate=walk,
         estimate=estimate,
-        variance=np.maximum(main + own, 0.0),
-        df=satterthwaite([(main, model.df), (own, own_df)]),
+        variance=variance,
+        df=degrees,
         own_variance=own,
         own_df=own_df,
         spread=spread,

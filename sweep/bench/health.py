@@ -20,6 +20,8 @@ LAG_P99_LIMIT_S = 0.100
 CPU_SHARE_LIMIT = 0.90
 PATH_FACTOR = 3.0
 SUCCESS_LIMIT = 0.99
+# A shorter block holds too few samples of lag for a median, let alone a tail.
+LAG_MIN_ELAPSED_S = 0.5
 _INTERVAL_S = 0.010
 
 
@@ -70,7 +72,8 @@ def why_invalid(
     if not requests or good / len(requests) < SUCCESS_LIMIT:
         ratio = good / len(requests) if requests else 0.0
         return f"{good} of {len(requests)} requests succeeded ({ratio:.3f} < {SUCCESS_LIMIT}): {_errors(requests)}"
-    if health.lag_p50_s > LAG_P50_LIMIT_S or health.lag_p99_s > LAG_P99_LIMIT_S:
+    late = health.lag_p50_s > LAG_P50_LIMIT_S or health.lag_p99_s > LAG_P99_LIMIT_S
+    if late and elapsed_s >= LAG_MIN_ELAPSED_S:
         return (
             f"the client was the limit: its event loop woke {1000 * health.lag_p50_s:.1f} ms late in the median, "
             f"{1000 * health.lag_p99_s:.0f} ms at the 99th percentile (bounds {1000 * LAG_P50_LIMIT_S:.0f} and "

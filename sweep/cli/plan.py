@@ -156,7 +156,7 @@ def _launch_seconds(spec: StudySpec) -> float:
     )
     seconds = spec.measurement.expected_launch_s
     seconds += workload.repeats * waves * workload.max_tokens / ASSUMED_TOKENS_PER_S
-    return seconds / spec.simulate.time_scale if spec.simulated and spec.simulate else seconds
+    return seconds * spec.simulate.time_scale if spec.simulated and spec.simulate else seconds
 
 
 def _pairing(spec: StudySpec) -> tuple[str, str]:

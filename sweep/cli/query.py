@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from storage.records import StudyRow
     from storage.store import Store
 
-# A controller writes its heartbeat every few seconds; one silent for this long is dead or cut off from the database.
-ALIVE_S = 60.0
+SILENT_S = 60.0  # a controller writes its heartbeat every few seconds; one silent for longer is dead or cut off
 
 
 def open_store(db_url: str) -> Store:
@@ -237,9 +236,17 @@ def rm(study: str, yes: bool, db_url: str, as_json: bool) -> None:
 
 
 def _refuse_running(study: StudyRow) -> None:
-    alive = study.controller is not None and time.time() - (study.heartbeat_at or study.created_at) < ALIVE_S
-    if alive and study.state.value == "running":
+    """A controller on this machine is looked for; one elsewhere counts as alive until its heartbeat is old."""
+    from launchers.locks import Holder, holder_alive, this_holder
+
+    if study.controller is None:
+        return
+    holder = Holder.from_dict(study.controller)
+    if holder.machine_id == this_holder().machine_id:
+        alive = holder_alive(holder)
+    else:
+        alive = time.time() - (study.heartbeat_at or study.created_at) < SILENT_S
+    if alive:
         raise BusyError(
-            f"study {study.name!r} is running; `sweep stop {study.name}` first. "
-            f"A controller that was killed counts as gone after {ALIVE_S:.0f} s."
+            f"study {study.name!r} is run by process {holder.pid} on {holder.hostname}; `sweep stop {study.name}` first"
         )

@@ -178,8 +178,8 @@ def _keys_at(location: Location) -> list[str]:
     """Valid keys of the mapping at a location."""
     part: Any = StudySpec
     for step in location:
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            info = part.model_fields.get(str(step))
+        if isinstance(step, str) and isinstance(part, type) and issubclass(part, BaseModel):
+            info = part.model_fields.get(step)
             part = _model_in(info.annotation) if info is not None else None
     return list(part.model_fields) if isinstance(part, type) and issubclass(part, BaseModel) else []
 

@@ -59,7 +59,7 @@ class Simulate(Part):
     """Taken by ``--simulate``, and by ``engine: simulated``."""
 
     profile: Name
-    time_scale: Positive = 1.0  # how many times faster than real time the simulated clock runs
+    time_scale: Positive = 1.0  # real seconds for one simulated second; 0.25 is four times as fast
     trials: Count | None = None
 
 

@@ -20,13 +20,9 @@ def simulated(spec: StudySpec, profile: str | None = None, *, trials: int | None
         raise ConfigError(
             f"study {spec.name!r} has no simulate block; add one with a profile, or say --simulate=PROFILE"
         )
+    # A folder for each: they share this machine, but each has its own lock, servers and simulated GPUs.
     hosts = tuple(
-        Host(
-            name=host.name,
-            kind="local",
-            gpus=spec.gpus_of(host),
-            base_dir=host.base_dir if host.kind == "local" else None,
-        )
+        Host(name=host.name, kind="local", gpus=spec.gpus_of(host), base_dir=f"~/.specsweep/simulated/{host.name}")
         for host in spec.hosts
     )
     trials = trials or block.trials

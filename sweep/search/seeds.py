@@ -9,11 +9,10 @@ from sweep.model import ArmConfig
 from sweep.search.view import Told
 
 # (words, num_steps, topk, num_draft_tokens): a deep chain teaches acceptance at every depth below it, a wide tree what
-# width adds and what verification costs, a small tree (the engine's own default for Llama, halved) the fixed cost.
+# width adds and verification costs.
 RECIPES = (
     ("deep chain", 7, 1, 8),
     ("wide tree", 4, 8, 32),
-    ("small tree", 2, 4, 4),
 )
 
 

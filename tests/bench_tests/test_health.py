@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.bench.health import CPU_SHARE_LIMIT, LAG_P50_LIMIT_S, LAG_P99_LIMIT_S, PATH_FACTOR, why_invalid
+from sweep.bench.health import (
+    CPU_SHARE_LIMIT,
+    LAG_MIN_ELAPSED_S,
+    LAG_P50_LIMIT_S,
+    LAG_P99_LIMIT_S,
+    PATH_FACTOR,
+    why_invalid,
+)
 from sweep.model import ClientHealth, RequestRecord
 
 GOOD = ClientHealth(lag_p50_s=0.0002, lag_p99_s=0.002, cpu_share=0.1, chunks=1000)
@@ -48,6 +55,12 @@ def test_client_gates_fire_with_numbers(health: ClientHealth, word: str) -> None
 )
 def test_client_gates_keep_quiet_at_their_bounds(health: ClientHealth) -> None:
     assert judge(health) is None
+
+
+def test_lag_is_judged_only_where_there_are_enough_samples() -> None:
+    late = replace(GOOD, lag_p50_s=1.0, lag_p99_s=1.0, chunks=10)
+    assert judge(late, elapsed_s=LAG_MIN_ELAPSED_S) is not None
+    assert judge(late, elapsed_s=LAG_MIN_ELAPSED_S * 0.99) is None
 
 
 def test_success_gate() -> None:

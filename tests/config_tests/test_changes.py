@@ -96,6 +96,7 @@ def test_simulated_replaces_engine_and_hosts_and_is_marked() -> None:
         ("big", "local", None, (0, 1, 2, 3)),
         ("other", "local", None, (0, 1)),  # as many as an arm takes
     ]
+    assert len({host.base_dir for host in spec.hosts}) == 2  # they share a machine but not a lock
     assert spec.budget.trials == 4
     assert spec.budget.hours == 3
     assert StudySpec.parse(spec.dump()) == spec

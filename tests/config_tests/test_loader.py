@@ -247,7 +247,7 @@ def test_secrets_come_from_the_environment_and_are_never_dumped() -> None:
     assert plain_env(spec) == {"NCCL_PROTO": "LL", "N": "3"}
     assert secret_env(spec, {"MY_TOKEN": "s3cret"}) == {"HF_TOKEN": "s3cret"}
     assert spec.dump()["server"]["env"]["HF_TOKEN"] == "${MY_TOKEN}"
-    with pytest.raises(ConfigError, match="server.env.HF_TOKEN: the environment variable MY_TOKEN is not set"):
+    with pytest.raises(ConfigError, match=r"server\.env\.HF_TOKEN: the environment variable MY_TOKEN is not set"):
         secret_env(spec, {})
 
 

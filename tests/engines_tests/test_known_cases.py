@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - log lines are quoted as the server wrote them
 """Publicly reported failures as a table: words of the log -> verdict, reason, retry; and the traps beside them."""
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ CASES: dict[str, Case] = {
     "requires another GPU": Case(
         'Traceback (most recent call last):\n  File "/x/sglang/srt/server_args.py", line 9, in resolve\n'
         "AssertionError: FA3 requires Hopper",
-        Verdict.LAUNCH_CONFIG_ERROR, "unsupported_gpu", Retry.NEVER, "kind of GPU", Phase.START, exit_code=1,
+        Verdict.LAUNCH_CONFIG_ERROR, "unsupported_gpu", Retry.NEVER, "kind of GPU", Phase.START, Phase.CONFIG, exit_code=1,
     ),
     "killed while serving": Case(
         "Subprocess scheduler_0 (pid=77) crashed with exit code -9. Triggering SIGQUIT for cleanup...",
@@ -365,3 +366,13 @@ def test_odd_logs_are_read() -> None:
     assert [d.reason for d in found] == ["killed_silently", "gpu_oom", "gpu_oom"]
     assert all(len(d.evidence) <= 600 for d in found)
     assert max(len(line) for d in found for line in d.log_tail) <= 2400
+
+
+def test_credentials_are_masked_in_what_is_kept() -> None:
+    log = [
+        "[2026-01-01 00:00:00] server_args=ServerArgs(model_path='/m', api_key='0123abcd', port=1)",
+        "boom api_key='0123abcd'",
+    ]
+    found = diagnose(log, exit_code=1, phase=Phase.CONFIG, timed_out=False, arm=CHAIN)
+    assert "0123abcd" not in repr(found)
+    assert found.evidence == "boom api_key='***'"

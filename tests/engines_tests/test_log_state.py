@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - log lines are quoted as the server wrote them
 """The log reader on recorded logs of 0.5.17, the words of 0.5.23, and on logs that misbehave."""
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class TestOpening:
         assert not path.exists()
 
     def test_no_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreError, match="the folder .*missing does not exist"):
+        with pytest.raises(StoreError, match=r"the folder .*missing does not exist"):
             Store.open(f"sqlite:///{tmp_path}/missing/sweep.db")
 
     def test_a_folder(self, tmp_path: Path) -> None:
@@ -166,8 +166,7 @@ class TestDisk:
             study = create(store)
             store.add_trial(study.id, ARM, origin="sampler")
             with pytest.raises(StoreError, match=r"the disk that holds .*sweep\.db is full: the last block was not"):
-                for _ in range(2000):
-                    store.add_trial(study.id, ARM, origin="sampler", why="x" * 2000)
+                _add_trials(store, study.id, 2000)
             stored = len(store.trials(study.id))
         subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
         with Store.open(url) as store:
@@ -189,3 +188,8 @@ def test_one_failed_transaction_leaves_nothing(store: Store, monkeypatch: pytest
         store.add_block(made, block())
     with store.database.read() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM blocks").scalar() == 0
+
+
+def _add_trials(store: Store, study_id: int, count: int) -> None:
+    for _ in range(count):
+        store.add_trial(study_id, ARM, origin="sampler", why="x" * 2000)

@@ -95,6 +95,14 @@ class TestStudies:
         store.set_controller(study.id, None)
         assert store.study("kimi").controller is None
 
+    def test_of_two_controllers_one_is_quicker(self, store: Store, study: StudyRow, url: str) -> None:
+        with Store.open(url) as other:
+            assert store.take_controller(study.id, {"pid": 7}, seen=None)
+            assert not other.take_controller(study.id, {"pid": 8}, seen=None)
+            assert store.study("kimi").controller == {"pid": 7}
+            assert other.take_controller(study.id, {"pid": 8}, seen={"pid": 7})
+        assert store.study("kimi").controller == {"pid": 8}
+
     def test_extending_keeps_the_notes_before(self, store: Store, study: StudyRow) -> None:
         store.extend_study(study.id, spec={"a": 1}, yaml="b", space_hash="c", notes=["trials 5 -> 9"])
         store.extend_study(study.id, spec={"a": 2}, yaml="d", space_hash="e", notes=["one more drafter"])

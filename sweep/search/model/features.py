@@ -46,7 +46,7 @@ class Table:
     width: Array
     no_graph: Array
     extras: Array
-    near: Array  # (n, k) coordinates whose distance is the residual's
+    near: Array  # (n, k) coordinates of the residual: depth, topk, verified, ..., load (0 here)
 
     def __len__(self) -> int:
         return len(self.depth)
@@ -76,5 +76,6 @@ def table(configs: Sequence[ArmConfig], vocabulary: Vocabulary) -> Table:
                 extras[row, vocabulary.extras[pair]] = 1.0
     numbers = np.stack([np.log2(1.0 + depth), np.log2(topk), np.log2(1.0 + verified)], axis=1) / OCTAVES
     categories = np.eye(max(len(vocabulary.groups), 1))[group] * 0.5
-    near = np.concatenate([numbers, no_graph[:, None], categories, extras * 0.7], axis=1)
+    load = np.zeros((len(configs), 1))
+    near = np.concatenate([numbers, no_graph[:, None], categories, extras * 0.7, load], axis=1)
     return Table(group, depth, steps, topk, verified, width, no_graph, extras, near)

@@ -20,15 +20,21 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 
-# The share of the residual that is one configuration's own, not shared with its neighbours.
-OWN_SHARE = 0.15
+# How the residual's variance is shared out: a function of each leading feature alone (what the form gets wrong about
+# verified tokens it gets wrong for every depth), a function of all features together, and each point's own.
+MAIN_SHARES = (0.15, 0.1, 0.4)
+JOINT_SHARE = 0.3
+OWN_SHARE = 0.05
+# Main effects forget faster than the joint one by this factor.
+MAIN_RATE = 2.0
 # Grid points whose posterior weight is below this are left out of the average.
 NEGLIGIBLE = 0.03
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Linear functionals: ``basis`` (n, p), ``loads`` (n, r) on the residuals, ``features`` (n, k) of the point."""
+    """Linear functionals: ``basis`` (n, p), ``loads`` (n, r) on the residuals, ``features`` (n, k) of the point,
+    of which the first three have main effects and the last is the load."""
 
     basis: Array
     loads: Array
@@ -41,12 +47,16 @@ class Rows:
         return len(self.basis)
 
 
-def matern(a: Array, b: Array) -> Array:
-    """Matern 3/2 correlation (rough enough for a cliff), with the own share where points coincide; (n, m)."""
+def correlation(a: Array, b: Array) -> Array:
+    """(n, m) correlation of the residual between points. The first three features have a main effect each (Matern 1/2,
+    rough enough for a cliff) that fades with the last feature, the load; all together are a Matern 3/2."""
     square = np.maximum((a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2.0 * a @ b.T, 0.0)
     distance = np.sqrt(3.0 * square)
-    smooth = (1.0 + distance) * np.exp(-distance)
-    return np.asarray((1.0 - OWN_SHARE) * smooth + OWN_SHARE * (square < 1e-9))
+    out = JOINT_SHARE * (1.0 + distance) * np.exp(-distance) + OWN_SHARE * (square < 1e-9)
+    load = np.abs(a[:, -1, None] - b[None, :, -1])
+    for k, share in enumerate(MAIN_SHARES):
+        out += share * np.exp(-MAIN_RATE * np.abs(a[:, k, None] - b[None, :, k]) - load)
+    return np.asarray(out)
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Prior:
     var: Array
 
     def covariance(self, a: Rows, b: Rows, amplitude: float) -> Array:
-        residual = matern(a.features, b.features) * (a.loads @ b.loads.T)
+        residual = correlation(a.features, b.features) * (a.loads @ b.loads.T)
         return np.asarray((a.basis * self.var) @ b.basis.T + amplitude**2 * residual)
 
     def variance(self, a: Rows, amplitude: float) -> Array:
@@ -92,7 +102,7 @@ class Conditioned:
     def residual(self, features: Array) -> Array:
         """Posterior mean of each residual process at points of ``features`` (n, k): (n, r)."""
         weighted = self.rows.loads * self._alpha[:, None]
-        return np.asarray(self.hyper.amplitude**2 * matern(features, self.rows.features) @ weighted)
+        return np.asarray(self.hyper.amplitude**2 * correlation(features, self.rows.features) @ weighted)
 
     def mean(self, target: Rows) -> Array:
         return np.asarray(target.basis @ self.terms() + (target.loads * self.residual(target.features)).sum(1))

@@ -21,8 +21,8 @@ from sweep.search.model.gaussian import Array, Conditioned, Hyper, Index, Poster
 
 ROUNDS = 5
 GRID = tuple(
-    Hyper(amplitude, noise, log_prior=-0.25 * i - 0.5 * abs(k - 1))
-    for i, amplitude in enumerate((0.006, 0.02, 0.06, 0.15, 0.4))
+    Hyper(amplitude, noise, log_prior=-0.5 * i - 0.5 * abs(k - 1))
+    for i, amplitude in enumerate((0.003, 0.01, 0.03, 0.1, 0.3))
     for k, noise in enumerate((0.5, 1.0, 2.0, 4.0))
 )
 
@@ -114,5 +114,5 @@ class StepTime:
             axis=1,
         )
         value = base @ at[: cut[0]] + np.log(total) + off[:, 0] * penalty + tail @ at[cut[2] + 2 :]
-        near = np.concatenate([t.near[index], log_b / np.log(4.0)], axis=1)
+        near = np.concatenate([t.near[index, :-1], log_b / np.log(8.0)], axis=1)
         return Rows(basis, np.ones((n, 1)), near), value - basis @ at
