@@ -3,7 +3,7 @@
     python benchmarks/truth.py [--fast] [--json] [--studies N] [--specbundle CSV]
 
 Every study runs the runner's plan (A/A, engine default, 30 candidates of one launch each, a baseline every 4, ABBA
-confirm of the top 2) over generated request rows. Three kinds of study: ``none`` (all arms equal the baseline), ``gains``
+confirm of the top 2) over generated request rows. Three kinds of study: ``none`` (no arm differs from the baseline), ``gains``
 (arms differ) and ``gap`` (one arm leads by more than twice the minimum detectable gain). Half are measured at
 concurrency 1 (the prompt is the unit), half at 8 (the round is); launches vary by 0.5, 1 or 2 %; noise is heavy-tailed
 with half-speed blocks; a third each has a step, a thermal sawtooth or neither; one or two hosts. All of it is repeated

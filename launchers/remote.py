@@ -21,6 +21,9 @@ from sweep.seams import Transport
 # Home folder, host name and time in one go, before anything of ours is there.
 _HELLO = 'printf "%s\\n" "$HOME"; uname -n; date +%s.%N'
 
+# Imported rather than run, so that the host keeps it compiled.
+_RUN = "import os, sys; os.umask(0o77); sys.path.insert(0, sys.argv[1]); from {} import main; main(sys.argv[1:])"
+
 
 class Remote:
     """The supervisor's commands on one host. ``base`` is known after :meth:`install`."""
@@ -31,7 +34,7 @@ class Remote:
         self._transport = transport
         self._base_dir = base_dir
         self._activate = activate
-        self._program = ""
+        self._module = ""
 
     def entered(self, argv: Sequence[str]) -> list[str]:
         """argv as run inside the environment that ``activate`` enters; what it prints goes to stderr."""
@@ -43,8 +46,8 @@ class Remote:
         """Find our place on the host, write the supervisor and ``files`` there. Returns host clock − our clock, s."""
         offset_s = self._hello()
         source = Path(supervisor.__file__).read_bytes()
-        self._program = f"{self.base}/bin/supervisor-{hashlib.sha256(source).hexdigest()[:12]}.py"
-        self._transport.put(self._program, source)
+        self._module = f"specsweep_supervisor_{hashlib.sha256(source).hexdigest()[:12]}"
+        self._transport.put(f"{self.base}/bin/{self._module}.py", source)
         for name, content in files.items():
             self._transport.put(f"{self.base}/{name}", content)
         return offset_s
@@ -69,7 +72,8 @@ class Remote:
 
     def ask(self, command: str, request: Mapping[str, Any], *, timeout_s: float = 30.0) -> dict[str, Any]:
         """The supervisor's answer, refusals included. HostError where there is none."""
-        argv = self.entered([self.python, "-IS", self._program, command, self.base])
+        program = _RUN.format(self._module)
+        argv = self.entered([self.python, "-IS", "-c", program, f"{self.base}/bin", command, self.base])
         stdin = json.dumps(dict(request)).encode()
         answer = self._transport.run(argv, timeout_s=timeout_s, stdin=stdin, idempotent=True)
         try:

@@ -275,6 +275,10 @@ class HostServers:
         answers = self._remote.call("models", paths=list(paths))["models"]
         return {path: ModelFiles(path, answer["folder"], answer["config"]) for path, answer in answers.items()}
 
+    def free_port(self) -> int:
+        """A port of the host on which nobody listens now."""
+        return int(self._remote.call("facts")["free_port"])
+
     def path_capacity(self, *, seconds: float = 1.0, chunk_bytes: int = 4096) -> float:
         """Chunks per second that one connection from the host brings here when the host sends as fast as it can.
 

@@ -3,7 +3,8 @@
 This is one file of more than 300 lines on purpose: it is copied to the host by SFTP and run there with nothing but
 that host's Python (3.8 or newer, standard library only, Linux).
 
-Every command is ``python supervisor.py COMMAND BASE`` with one JSON object on stdin and one JSON object on stdout,
+Every command is ``python supervisor.py COMMAND BASE`` (or :func:`main` of the imported file, which spares compiling it
+each time) with one JSON object on stdin and one JSON object on stdout,
 ``{"ok": true, ...}`` or ``{"ok": false, "kind": ..., "message": ...}``. Commands may be repeated without harm.
 Files below BASE (mode 0700, files 0600)::
 
@@ -29,29 +30,25 @@ from __future__ import annotations
 # Paths stay strings here (pathlib has no words for descriptors), and the newer idioms of typing need Python 3.9.
 # ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH111, PTH112, PTH116, PTH118, PTH119, PTH123, PTH208
 # ruff: noqa: UP006, UP031, UP035, UP045
-import base64
+import binascii
 import contextlib
-import ctypes
 import errno
 import fcntl
-import getpass
 import json
 import os
 import pwd
-import random
 import re
 import select
-import shutil
 import signal
-import socket
-import subprocess
 import sys
-import threading
 import time
-import traceback
-from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
 
-State = Dict[str, Any]  # a JSON object; the fields of a launch's record are made in cmd_start
+# This program is started for every question, so what few commands need is imported there: that halves its start.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
+
+    State = Dict[str, Any]  # a JSON object; the fields of a launch's record are made in cmd_start
 
 SEGMENT = 8 * 1024 * 1024
 KEEP_SEGMENTS = 8  # the first one, where the arguments are, and the last seven: 64 MiB at most
@@ -105,7 +102,7 @@ def read_json(path: str) -> Optional[State]:
 
 def write_file(path: str, content: bytes) -> None:
     """Replace a file atomically, mode 0600."""
-    temporary = "%s.%d.%d" % (path, os.getpid(), threading.get_ident())
+    temporary = "%s.%s" % (path, binascii.hexlify(os.urandom(6)).decode())
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as handle:
@@ -164,7 +161,7 @@ def cmd_acquire(base: str, request: State) -> State:
         if lease is not None and left > 0 and lease["token"] != request.get("takeover"):
             raise Refused("busy", "held", holder=lease["owner"], token=lease["token"], lease_left_s=left)
         epoch = max(lease["epoch"] + 1 if lease else 1, request["owner"].get("epoch", 1))
-        token = "%016x" % random.SystemRandom().getrandbits(64)
+        token = binascii.hexlify(os.urandom(8)).decode()
         lease = {"owner": request["owner"], "epoch": epoch, "token": token, "lease_s": request["lease_s"]}
         lease.update(renewed=boottime(), boot_id=boot_id(), released=False)
         write_json(lease_path(base), lease)
@@ -428,6 +425,8 @@ class Log:
 
 def libc_prctl(option: int, value: int) -> None:
     """prctl(2): 1 is PR_SET_PDEATHSIG, 36 is PR_SET_CHILD_SUBREAPER."""
+    import ctypes
+
     ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
@@ -507,6 +506,8 @@ class Supervisor:
             self.waits[pid] = status
 
     def spawn(self, argv: list[str], env: dict[str, str]) -> None:
+        import threading
+
         read_end, write_end = os.pipe()
         with contextlib.suppress(OSError):
             fcntl.fcntl(write_end, 1031, 1 << 20)  # F_SETPIPE_SZ: a burst of log lines never waits for us
@@ -631,9 +632,11 @@ def runs(base: str) -> list[tuple[str, State]]:
 
 def free_port(base: str) -> int:
     """A port nobody listens on and no other launch of ours has been promised."""
+    import socket
+
     promised = {state["port"] for _, state in runs(base) if not state["finished"]}
     for _ in range(200):
-        port = random.SystemRandom().randrange(*PORTS)
+        port = PORTS[0] + int.from_bytes(os.urandom(4), "big") % (PORTS[1] - PORTS[0])
         if port in promised:
             continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -667,9 +670,9 @@ def cmd_start(base: str, request: State) -> State:
         for name, content in request["files"].items():
             if os.path.basename(name) != name:
                 raise Refused("failed", "a launch's file must be a plain name, not %r" % name)
-            write_file(os.path.join(folder, name), base64.b64decode(content))
+            write_file(os.path.join(folder, name), binascii.a2b_base64(content))
         write_file(os.path.join(folder, "reserve"), b"\0" * 65536)
-        random_part = "%08x" % random.SystemRandom().getrandbits(32)
+        random_part = binascii.hexlify(os.urandom(4)).decode()
         marker = "%s/%s/%d/%s" % (request["study"], request["launch"], request["epoch"], random_part)
         env = dict(os.environ)
         env.update({key: substitute(value, words) for key, value in request["env"].items()})
@@ -749,6 +752,8 @@ def supervise(
         os.close(report)
         supervisor.run()
     except BaseException:  # noqa: BLE001 -- the last frame of a detached process: what is not written down here is lost
+        import traceback
+
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -877,6 +882,8 @@ def cmd_end(base: str, request: State) -> State:
 
 def tidy(base: str) -> None:
     """Remove the folders of old launches, all but the newest KEEP_RUNS that have ended."""
+    import shutil
+
     done = [(state["ended"] or 0.0, folder) for folder, state in runs(base) if state["finished"] and not state["left"]]
     for _, folder in sorted(done)[:-KEEP_RUNS]:
         shutil.rmtree(folder, ignore_errors=True)
@@ -885,22 +892,32 @@ def tidy(base: str) -> None:
 # ------------------------------------------------------------------------------------------------ questions
 
 
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def cmd_facts(base: str, request: State) -> State:
     os.makedirs(base, mode=0o700, exist_ok=True)
     disk = os.statvfs(base)
     return {
-        "hostname": socket.gethostname(),
-        "user": getpass.getuser(),
-        "machine_id": slurp("/etc/machine-id").strip() or socket.gethostname(),
+        "hostname": os.uname().nodename,
+        "user": user_name(os.getuid()),
+        "machine_id": slurp("/etc/machine-id").strip() or os.uname().nodename,
         "boot_id": boot_id(),
         "python": sys.executable,
         "python_version": "%d.%d.%d" % sys.version_info[:3],
         "disk_free_mib": disk.f_bavail * disk.f_frsize // (1 << 20),
+        "free_port": free_port(base),
     }
 
 
 def query(argv: list[str]) -> tuple[int, str, str]:
     """(exit status, stdout, stderr) of a short command; 127 where it does not exist, 124 where it hangs."""
+    import subprocess
+
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
     except OSError as error:
@@ -924,8 +941,8 @@ def cmd_gpus(base: str, request: State) -> State:
             pid = int(fields[1])
             proc = read_proc(pid)
             try:
-                user = pwd.getpwuid(os.stat("/proc/%d" % pid).st_uid).pw_name
-            except (OSError, KeyError):
+                user = user_name(os.stat("/proc/%d" % pid).st_uid)
+            except OSError:
                 user = None
             who[str(pid)] = {"user": user, "comm": proc["comm"] if proc else None, "ours": pid in mine}
     return {"answers": answers, "who": who}
@@ -952,6 +969,8 @@ def cmd_models(base: str, request: State) -> State:
 
 def cmd_flood(base: str, request: State) -> State:
     """Serve one connection on loopback with chunks as fast as they are taken, then end; answers with the port."""
+    import socket
+
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(8)
@@ -992,6 +1011,7 @@ COMMANDS: dict[str, Callable[[str, State], State]] = {
 
 
 def main(argv: list[str]) -> None:
+    """``argv``: anything, command, base folder."""
     command, base = argv[1], os.path.realpath(argv[2])
     os.umask(0o077)
     request = json.loads(sys.stdin.buffer.read().decode("utf-8") or "{}")

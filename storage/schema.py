@@ -142,7 +142,7 @@ launches = Table(
     _id(),
     _owner("studies"),
     _owner("trials", nullable=True),
-    _owner("arms", index=False),
+    _owner("arms"),
     Column("host", Text, nullable=False),
     Column("stage", Text, nullable=False),
     Column("role", Text, nullable=False),

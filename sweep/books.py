@@ -201,9 +201,8 @@ class Books:
         figures = [self._figures_of(launch) for launch in wanted]
         self.analysis = analyse_figures(figures, self._arms, self._objectives, self._settings)
         self.store.replace_analysis(
-            self.study_id, [gain_row(gain) for gain in self.analysis.gains],
-            self.analysis.as_dict(),
-        )  # fmt: skip
+            self.study_id, [gain_row(gain) for gain in self.analysis.gains], self.analysis.as_dict()
+        )
         first = {m.trial: m for m in reversed(wanted) if m.trial is not None}
         for number in complete:
             if number in first:

@@ -108,8 +108,14 @@ class Launcher:
         except _Ended as end:
             diagnosis, host_lost = end.diagnosis, end.host_lost
         finally:
-            stop = await self.call("stop", name)
-            self.store.finish_launch(row, diagnosis, None if isinstance(stop, HostLost) else stop)
+            stopped = await self.call("stop", name)
+            report_lost = isinstance(stopped, HostLost)
+            self.store.finish_launch(
+                row,
+                diagnosis,
+                None if report_lost else stopped.report,
+                log_tail=() if report_lost else stopped.log_tail,
+            )
         for block in blocks:
             flags.update(Flag(name) for name in block.log_flags)
         measured = MeasuredLaunch(

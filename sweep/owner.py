@@ -7,17 +7,22 @@ failures are :class:`~sweep.model.Diagnosis` values, so that they cross Ray unha
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launchers.diagnosis import with_foreign_processes
+from launchers.redact import Redactor
 from launchers.servers import HostServers, RunningServer
 from sweep import diagnoses
 from sweep.bench.client import run_block
+from sweep.bench.clock import in_engine_time
 from sweep.bench.http import Target
+from sweep.bench.prepare import Prepared as PreparedPrompts
+from sweep.bench.prepare import prepare
 from sweep.bench.probe import probe, warm_up
 from sweep.errors import HostError, SweepError
 from sweep.model import (
@@ -28,12 +33,14 @@ from sweep.model import (
     Phase,
     Prompt,
     StopReport,
+    Verdict,
 )
 from sweep.readiness import LogFollower, wait_ready
 from sweep.registry import ENGINES, HOSTS, load
-from sweep.reports import BlockReport, LaunchReport, LaunchRequest, OwnerSettings, Prepared, ProbeReport
+from sweep.reports import BlockReport, LaunchReport, LaunchRequest, OwnerSettings, Prepared, ProbeReport, Stopped
 from sweep.server_http import ServerHttp
 
+LOG_TAIL = 60  # lines kept with a launch
 HEARTBEAT_LIMIT_S = 20.0  # the lease is renewed only while the controller was heard from within this time
 
 
@@ -54,6 +61,7 @@ class HostOwner:
             activate=settings.activate,
         )
         self._facts: HostFacts | None = None
+        self._path_capacity: float | None = None
         self._running: dict[str, _Server] = {}
         self._cancel = threading.Event()
         self._closed = threading.Event()
@@ -68,6 +76,8 @@ class HostOwner:
         try:
             self._facts = self._servers.prepare(self._engine.version_command(self._settings.python))
             left_over = tuple(str(found.launch) for found in self._servers.reconcile(set()))
+            if self._settings.kind != "local":  # on this machine there is no path between client and server
+                self._path_capacity = self._servers.path_capacity()
         except SweepError as error:
             return Prepared(error=str(error), exit_code=error.exit_code)
         wanted = set(self._settings.gpus)
@@ -92,7 +102,7 @@ class HostOwner:
     def rearm(self) -> None:
         self._cancel.clear()
 
-    def close(self) -> list[StopReport]:
+    def close(self) -> list[Stopped]:
         """End every server still running, give the lock back, disconnect."""
         reports = [self.stop(launch_id) for launch_id in list(self._running)]
         self._closed.set()
@@ -210,21 +220,29 @@ class HostOwner:
         self._note(Phase.BENCHMARK, concurrency=spec.concurrency, round=spec.round)
         server.log.drain()
         try:
+            prepared = server.prepared_for(spec)
             self._engine.reset(server.require_http())
-        except (RuntimeError, OSError) as error:
+        except (HostError, RuntimeError, OSError) as error:
             if not self._alive(server):
                 return BlockReport(None, self._diagnose(server, Phase.BENCHMARK, timed_out=False))
             return BlockReport(
-                None, diagnoses.infra(Phase.BENCHMARK, f"the prefix cache could not be flushed: {error}")
+                None, diagnoses.infra(Phase.BENCHMARK, f"the server could not be made ready for a block: {error}")
             )
         telemetry = self._servers.telemetry(server.request.gpus)
         telemetry.start()
         try:
-            block = run_block(server.target(), spec, cancel=self._cancel)
+            block = run_block(
+                server.target(),
+                spec,
+                prepared=prepared,
+                path_capacity=self._path_capacity,
+                cancel=self._cancel,
+            )
         finally:
             gpus = telemetry.stop()
         server.log.drain()
         block = replace(block, gpus=gpus, log_flags=dict(server.log.state.flags))
+        block = in_engine_time(block, self._engine.time_scale)
         if self._cancel.is_set():
             return BlockReport(None, diagnoses.cancelled(Phase.BENCHMARK))
         if not self._alive(server):
@@ -233,12 +251,14 @@ class HostOwner:
             return BlockReport(block, self._diagnose(server, Phase.BENCHMARK, timed_out=True))
         return BlockReport(block)
 
-    def stop(self, launch_id: str) -> StopReport:
+    def stop(self, launch_id: str) -> Stopped:
         """End a server and verify that nothing of it is left."""
         server = self._running.pop(launch_id, None)
         if server is None:
-            return StopReport(clean=True, exit_code=None, took_s=0.0, note="not running")
+            return Stopped(StopReport(clean=True, exit_code=None, took_s=0.0, note="not running"))
         self._note(Phase.STOP)
+        with contextlib.suppress(HostError):
+            server.log.drain()
         if server.http is not None:
             self._engine.abort_all(server.http)
             server.http.close()
@@ -247,7 +267,7 @@ class HostOwner:
         except SweepError as error:
             report = StopReport(clean=False, exit_code=None, took_s=0.0, note=str(error))
         self._note(None)
-        return report
+        return Stopped(report, server.tail())
 
     # ------------------------------------------------------------------ helpers
 
@@ -287,6 +307,13 @@ class _Server:
     request: LaunchRequest
     log: LogFollower
     http: ServerHttp | None = None
+    prepared: dict[str, PreparedPrompts] = field(default_factory=dict)
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines of the log, secrets masked."""
+        secrets = [self.running.api_key or "", *self.request.secret_env.values()]
+        redactor = Redactor(secret for secret in secrets if secret)
+        return tuple(redactor.text(line) for line in list(self.log.lines)[-LOG_TAIL:])
 
     def require_http(self) -> ServerHttp:
         assert self.http is not None, "asked before the server was ready"
@@ -295,6 +322,15 @@ class _Server:
     def target(self) -> Target:
         http = self.require_http()
         return Target(http.base_url, self.running.api_key)
+
+    def prepared_for(self, spec: BlockSpec) -> PreparedPrompts:
+        """The block's prompts as token ids, made once per launch. Raises HostError where the server does not answer."""
+        if spec.prompts_hash not in self.prepared:
+            distinct = tuple({prompt.id: prompt for prompt in spec.prompts}.values())
+            self.prepared[spec.prompts_hash] = prepare(
+                self.target(), distinct, endpoint=spec.endpoint, chat_template_args=spec.chat_template_args
+            )
+        return self.prepared[spec.prompts_hash]
 
 
 def _report(
@@ -307,7 +343,7 @@ def _report(
     effective: Effective | None = None,
     info: Mapping[str, Any] | None = None,
     diagnosis: Diagnosis | None = None,
-    stop: StopReport | None = None,
+    stop: Stopped | None = None,
 ) -> LaunchReport:
     running = None if server is None else server.running
     return LaunchReport(

@@ -79,7 +79,15 @@ class LaunchReport:
     effective: Effective | None = None
     server_info: Mapping[str, Any] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
-    stop: StopReport | None = None
+    stop: Stopped | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """How a server was ended, and the last lines of its log with secrets masked."""
+
+    report: StopReport
+    log_tail: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ class Engine(Protocol):
     """One inference engine. Pure where it says pure; nothing here touches a host."""
 
     name: str
+    time_scale: float  # real seconds for one second of the engine's clock; 1 for a real engine
 
     def tools(self, gpus: int) -> HostTools: ...
 
@@ -131,6 +132,19 @@ class Engine(Protocol):
         self, log_lines: Sequence[str], *, exit_code: int | None, phase: Phase, timed_out: bool, arm: ArmConfig
     ) -> Diagnosis:
         """Pure. Why a server died, hung or never became ready."""
+        ...
+
+    def probe_diagnosis(
+        self,
+        accept_length: float | None,
+        verify_steps: int,
+        arm: ArmConfig,
+        drafters: Mapping[str, Drafter],
+        *,
+        log_lines: Sequence[str] = (),
+        model: Mapping[str, Any] | None = None,
+    ) -> Diagnosis | None:
+        """Pure. Is the drafter of any use? None where it is, or where too few verify steps were seen to say."""
         ...
 
     def ready(self, http: HttpGet) -> bool:

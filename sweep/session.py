@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from launchers.hosts.local import LocalSettings
 from launchers.hosts.ssh import SshSettings
-from launchers.locks import Holder, holder_alive, this_holder
+from launchers.locks import this_holder
 from launchers.servers import Owner
 from search_spaces.space import SearchSpace
 from storage.records import StudyRow, StudyState
@@ -29,6 +29,7 @@ from sweep.analysis import AnalysisSettings
 from sweep.bench.workload import PromptSet, load_prompts
 from sweep.books import Books
 from sweep.config import Host, StudySpec, plain_env, secret_env
+from sweep.controller import controlled
 from sweep.errors import BusyError
 from sweep.launching import LaunchPlan
 from sweep.model import ArmConfig, BlockSpec, Prompt, Role, Stage
@@ -41,7 +42,6 @@ from sweep.seams import Listener
 from sweep.search.proposer import Proposer
 from sweep.search.view import SpaceView
 
-HOLDER_SILENT_S = 60.0  # a controller on another machine that has not been heard of for this long is gone
 LEASE_S = 60.0
 PROBE_PROMPTS = 4
 
@@ -140,16 +140,13 @@ async def _drive(runner: Runner) -> str:
 def _take(store: Store, study: StudyRow) -> None:
     """Become the study's controller; BusyError where another one lives."""
     mine = this_holder()
-    if study.controller is not None:
-        other = Holder.from_dict(study.controller)
-        silent = time.time() - (study.heartbeat_at or study.created_at)
-        alive = holder_alive(other) if other.machine_id == mine.machine_id else silent < HOLDER_SILENT_S
-        if alive and other != mine:
-            raise BusyError(
-                f"study {study.name!r} is run by process {other.pid} on {other.hostname}. "
-                f"`sweep status {study.name} --watch` follows it, `sweep stop {study.name}` ends it."
-            )
-    store.set_controller(study.id, mine.as_dict())
+    seen = study.controller
+    if controlled(study) or not store.take_controller(study.id, mine.as_dict(), seen=seen):
+        other = store.study_by_id(study.id).controller or mine.as_dict()
+        raise BusyError(
+            f"study {study.name!r} is run by process {other['pid']} of {other['user']} on {other['hostname']}. "
+            f"`sweep status {study.name} --watch` follows it, `sweep stop {study.name}` ends it."
+        )
 
 
 def _epoch(before: int = 0) -> int:

@@ -72,7 +72,8 @@ class Sshd:
             "PrintMotd no",
             "SetEnv SHLVL=2",  # bash under sshd reads ~/.bashrc only at the first level, and that file may be slow
         ]
-        config.write_text("\n".join([*self.options, *lines]) + "\n")  # the first value of an option counts
+        given = {option.split()[0] for option in self.options}
+        config.write_text("\n".join([*self.options, *(line for line in lines if line.split()[0] not in given)]) + "\n")
         log = (self.folder / "sshd.log").open("ab")
         self.process = subprocess.Popen(
             [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log

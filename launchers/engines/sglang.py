@@ -48,6 +48,7 @@ class SglangEngine:
     """``sweep.seams.Engine`` for SGLang. Stateless."""
 
     name: str = "sglang"
+    time_scale: float = 1.0
     speaks: ClassVar[tuple[str, ...]] = ("0.5.17", "0.5.23")
 
     def tools(self, gpus: int) -> HostTools:

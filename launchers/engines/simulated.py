@@ -23,9 +23,9 @@ _GPU_STATE = "@BASE@/sim-gpus"
 class SimulatedEngine(SglangEngine):
     """SGLang as a profile describes it. ``profile``: the name of a shipped one, or the path of a JSON file.
 
-    ``time_scale``: how many times faster than real time its clock runs. ``categories``: sha1 (hex) of a prompt's user
-    text -> its category, which decides what is accepted. ``host_name`` chooses the profile's host effect. UsageError
-    for a profile that does not exist or cannot be read, naming the nearest.
+    ``time_scale``: real seconds for one second of its clock (0.25: four times as fast). ``categories``: sha1 (hex) of
+    a prompt's user text -> its category, which decides what is accepted. ``host_name`` chooses the profile's host
+    effect. UsageError for a profile that does not exist or cannot be read, naming the nearest.
     """
 
     name = "simulated"
@@ -41,7 +41,7 @@ class SimulatedEngine(SglangEngine):
         if time_scale <= 0:
             raise UsageError(f"simulate.time_scale is {time_scale}; it must be above 0")
         self._profile = profile_text(profile)
-        self._time_scale = time_scale
+        self.time_scale = time_scale
         self._categories = dict(categories or {})
         self._seed = seed
         self._host_name = host_name
@@ -70,7 +70,7 @@ class SimulatedEngine(SglangEngine):
     def command(self) -> tuple[str, ...]:
         host = ("--host-name", self._host_name) if self._host_name else ()
         return (
-            "@PYTHON@", "@DIR@/server.py", "--profile", "@DIR@/profile.json", "--time-scale", repr(self._time_scale),
+            "@PYTHON@", "@DIR@/server.py", "--profile", "@DIR@/profile.json", "--time-scale", repr(self.time_scale),
             "--gpu-state", _GPU_STATE, "--categories", "@DIR@/categories.json", "--seed", str(self._seed), *host,
         )  # fmt: skip
 

@@ -200,11 +200,14 @@ class SshTransport:
         while True:
             try:
                 return connection.transport.open_session(timeout=OPERATION_S)
-            except paramiko.ChannelException as error:
+            except paramiko.SSHException as error:
+                # Of several refused at once paramiko tells one why; the others get a plain SSHException.
+                if not connection.active:
+                    raise
                 if time.monotonic() > deadline:
                     raise HostError(
-                        f"{self.name}: sshd opens no further session ({error.text}); MaxSessions in its "
-                        f"sshd_config should be 10, the default"
+                        f"{self.name}: sshd opens no further session ({error}); MaxSessions in its sshd_config should "
+                        f"be 10, the default"
                     ) from error
                 time.sleep(0.1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -77,9 +78,21 @@ def resolve(host: str, *, user: str | None = None, port: int | None = None, key:
         known_hosts=known or (Path("~/.ssh/known_hosts").expanduser(),),
         key_alias=first.get("hostkeyalias"),
         jumps=() if jump == "none" else tuple(part.strip() for part in jump.split(",")),
-        proxy_command=None if command == "none" else command,
+        proxy_command=None if command == "none" else _expanded(command, host, first),
         connect_timeout_s=float(timeout) if timeout not in ("none", "0") else 10.0,
     )
+
+
+def _expanded(command: str, host: str, options: dict[str, str]) -> str:
+    """ssh_config(5), TOKENS: what a ProxyCommand may hold. ``ssh -G`` leaves them as they are."""
+    words = {
+        "%": "%",
+        "h": options.get("hostname", host),
+        "n": host,
+        "p": options.get("port", "22"),
+        "r": options.get("user") or getpass.getuser(),
+    }
+    return re.sub(r"%(.)", lambda match: words.get(match[1], match[0]), command)
 
 
 def split_jump(text: str) -> tuple[str, str | None, int | None]:

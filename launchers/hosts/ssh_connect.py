@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
+import subprocess
+import threading
 from typing import Any
 
 import paramiko
@@ -103,7 +105,7 @@ def _socket(target: Resolved, through: paramiko.Transport | None, where: str) ->
                 "direct-tcpip", (target.hostname, target.port), ("127.0.0.1", 0), timeout=timeout
             )
         if target.proxy_command:
-            return paramiko.ProxyCommand(target.proxy_command)
+            return _proxy(target.proxy_command)
         sock = socket.create_connection((target.hostname, target.port), timeout=target.connect_timeout_s)
     except socket.gaierror as error:
         raise HostError(f"{where}: the name cannot be resolved ({error.strerror})") from error
@@ -120,6 +122,19 @@ def _socket(target: Resolved, through: paramiko.Transport | None, where: str) ->
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
     return sock
+
+
+def _proxy(command: str) -> socket.socket:
+    """A socket whose other end is the command's stdin and stdout. The command ends, and is reaped, with the socket.
+
+    (paramiko's own ProxyCommand leaves the process behind.)
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        end = theirs.fileno()
+        process = subprocess.Popen(["sh", "-c", f"exec {command}"], stdin=end, stdout=end, start_new_session=True)
+    threading.Thread(target=process.wait, name="proxy-command", daemon=True).start()
+    return ours
 
 
 def _authenticate(transport: paramiko.Transport, target: Resolved, where: str) -> None:

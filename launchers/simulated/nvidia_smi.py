@@ -17,21 +17,22 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 IDLE = {"temperature": 34, "sm_clock": 1980, "throttle": False, "power": 76.0}
 BUSY = {"temperature": 60, "sm_clock": 1980, "throttle": False, "power": 430.0}
 
 
 def process_start(pid: int) -> str:
-    """The kernel's start time of a process (field 22 of its stat); empty when there is none."""
+    """The kernel's start time of a process (field 22 of its stat); empty when there is none or it is a zombie."""
     try:
-        return Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
         return ""
+    return "" if fields[0] in "ZX" else fields[19]
 
 
-def living(state: Path) -> List[Dict[str, Any]]:
+def living(state: Path) -> list[dict[str, Any]]:
     """Entries of processes that still run; files of dead ones are removed."""
     entries = []
     for path in sorted(state.glob("*.json")):
@@ -51,11 +52,11 @@ def living(state: Path) -> List[Dict[str, Any]]:
 
 def gpu_uuid(state: Path, index: int) -> str:
     """Stable per state folder, which stands for a machine."""
-    digits = hashlib.sha1(("%s/%d" % (state.resolve(), index)).encode()).hexdigest()
-    return "GPU-%s-%s-%s-%s-%s" % (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32])
+    digits = hashlib.sha1(f"{state.resolve()}/{index}".encode()).hexdigest()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}"
 
 
-def gpu_row(state: Path, gpu: Dict[str, Any], index: int, entries: List[Dict[str, Any]]) -> Dict[str, Any]:
+def gpu_row(state: Path, gpu: dict[str, Any], index: int, entries: list[dict[str, Any]]) -> dict[str, Any]:
     """One GPU: every field that can be asked for (the newer and the older names)."""
     mine = [entry for entry in entries if str(index) in entry["gpus"]]
     shown = dict(BUSY if mine else IDLE)
@@ -92,27 +93,27 @@ UNITS = {
 }  # fmt: skip
 
 
-def write_csv(fields: List[str], rows: List[Dict[str, Any]], form: str) -> int:
+def write_csv(fields: list[str], rows: list[dict[str, Any]], form: str) -> int:
     """Print rows as nvidia-smi does; 2 with its words for a field it does not know."""
     options = form.split(",")
     for field in fields:
         if rows and field not in rows[0]:
-            sys.stdout.write('Field "%s" is not a valid field to query.\n\n' % field)
+            sys.stdout.write(f'Field "{field}" is not a valid field to query.\n\n')
             return 2
     if "noheader" not in options:
-        heads = [f + (" [%s]" % UNITS[f] if f in UNITS else "") for f in fields]
+        heads = [f + (f" [{UNITS[f]}]" if f in UNITS else "") for f in fields]
         sys.stdout.write(", ".join(heads) + "\n")
     for row in rows:
         cells = []
         for field in fields:
             value = row[field]
-            text = "%.2f" % value if isinstance(value, float) else str(value)
+            text = f"{value:.2f}" if isinstance(value, float) else str(value)
             cells.append(text if "nounits" in options or field not in UNITS else text + " " + UNITS[field])
         sys.stdout.write(", ".join(cells) + "\n")
     return 0
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="nvidia-smi", allow_abbrev=False)
     parser.add_argument("--state", "--gpu-state", required=True)
     parser.add_argument("--profile")
@@ -125,7 +126,7 @@ def main(argv: List[str]) -> int:
     options = parser.parse_args(argv)
     state = Path(options.state).expanduser()
     state.mkdir(parents=True, exist_ok=True)
-    gpu: Dict[str, Any] = {"name": "NVIDIA H200", "memory_total_mib": 143771, "count": 1}
+    gpu: dict[str, Any] = {"name": "NVIDIA H200", "memory_total_mib": 143771, "count": 1}
     if options.profile:
         gpu.update(json.loads(Path(options.profile).read_text(encoding="utf-8"))["gpu"])
     known = state / "gpus"
@@ -157,7 +158,7 @@ def main(argv: List[str]) -> int:
         ]
         return write_csv(options.query_compute_apps.split(","), apps, options.format)
     for row in rows:
-        sys.stdout.write("GPU %d: %s (UUID: %s)\n" % (row["index"], row["name"], row["uuid"]))
+        sys.stdout.write("GPU {index}: {name} (UUID: {uuid})\n".format(**row))
     return 0
 
 

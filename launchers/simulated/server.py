@@ -161,6 +161,9 @@ class Arm:
         """``[P(at least 1 draft accepted), P(at least 2), ...]`` of one verify step; empty without speculation."""
         if not self.algorithm:
             return []
+        if self.forced is not None:
+            whole = int(self.forced)
+            return ([1.0] * (whole - 1) + [self.forced - whole])[: self.draft_tokens - 1]
         if self.ineffective:
             return [float(self.profile["acceptance"].get("wrong_algorithm", 0.01))]
         ngram = self.algorithm == "NGRAM"
@@ -633,11 +636,12 @@ class Log:
 
 
 def process_start(pid: int) -> str:
-    """The kernel's start time of a process (field 22 of its stat); empty when there is none."""
+    """The kernel's start time of a process (field 22 of its stat); empty when there is none or it is a zombie."""
     try:
-        return Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        fields = Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()
+    except OSError:
         return ""
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 class GpuRegistry:
@@ -746,9 +750,10 @@ def fork_child(title: str, *, detach: bool = False, new_session: bool = False) -
 class Effects:
     """Multiplies step times: launch, host, block, request, drift, heavy tails. All absent: exactly 1.
 
-    ``{"launch_cv": .., "block_cv": .., "request_cv": .., "host": {name: factor} , "host_cv": .., "heavy_tail":
-    {"probability": p, "factor": f}, "drift": {"kind": "ramp", "per_hour": r} | {"kind": "step", "at_s": t, "factor": f} |
-    {"kind": "sawtooth", "period_s": p, "depth": d}, "acceptance": "random"}``. Drift runs in simulated time since the
+    ``{"launch_cv": .., "block_cv": .., "request_cv": .., "host": {name: factor}, "host_cv": ..,
+    "heavy_tail": {"probability": p, "factor": f}, "drift": {"kind": "ramp", "per_hour": r} |
+    {"kind": "step", "at_s": t, "factor": f} | {"kind": "sawtooth", "period_s": p, "depth": d},
+    "acceptance": "random"}``. Drift runs in simulated time since the
     host's first launch (a file in the GPU state folder), so that it goes on over launches.
     """
 
@@ -914,10 +919,19 @@ class Scheduler:
         self.scale, self.factor = scale, factor
         self.waiting: Deque[Request] = deque()
         self.running: List[Request] = []
+        self.joining: List[Request] = []  # in the prefill pass under way
         self.retracted = 0
 
+    def active(self) -> List[Request]:
+        """Admitted and not finished, those in prefill included."""
+        return [*self.running, *self.joining]
+
+    def pending(self) -> List[Request]:
+        """Everything that is not finished."""
+        return [*self.active(), *self.waiting]
+
     def kv_used(self) -> int:
-        return sum(request.prompt_tokens + request.emitted for request in self.running)
+        return sum(request.prompt_tokens + request.emitted for request in self.active())
 
     def begin(self, now: float, horizon: Optional[float] = None) -> Optional[Iteration]:
         """The next pass from ``now`` on, None when there is nothing to do; requests that arrived up to ``horizon``
@@ -932,6 +946,7 @@ class Scheduler:
             used += need
             joining.append(self.waiting.popleft())
         if joining:
+            self.joining = joining
             tokens = sum(max(1, r.prompt_tokens + r.emitted - r.cached) for r in joining)
             factor = self.factor() * sum(r.factor for r in joining) / len(joining)
             end = now + self.arm.prefill_s(tokens, self.chunk) * factor * self.scale
@@ -950,6 +965,7 @@ class Scheduler:
     def complete(self, iteration: Iteration) -> List[Request]:
         """Book a pass; the requests it touched, the finished ones with ``finish`` set."""
         if not iteration.decode:
+            self.joining = []
             for request in iteration.requests:
                 if request.finish is None:
                     request.emitted += 1
@@ -990,9 +1006,6 @@ class Scheduler:
             u = request.rng.random()
         else:
             request.offset = u = (request.offset + GOLDEN) % 1.0
-        if self.arm.forced is not None:
-            whole = int(self.arm.forced)
-            return min(self.arm.draft_tokens, whole + (1 if u < self.arm.forced - whole else 0)) - 1
         accepted = 0
         for alive in request.survival:
             if u >= alive:
@@ -1795,8 +1808,7 @@ class Server(Launch):
         self.loop.call_later(self.seconds["drain"] * self.phase_scale, self._drained)
 
     def _drained(self) -> None:
-        left = [request.rid for request in [*self.scheduler.running, *self.scheduler.waiting]]
-        if left:
+        if self.scheduler.pending():
             self.loop.call_later(self.seconds["drain"] * self.phase_scale + 0.01, self._drained)
             return
         self.log.line("Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[].")
@@ -1816,7 +1828,7 @@ class Server(Launch):
             self.loop.call_at(self.iteration.end, self._passed)
 
     def _begin(self, now: float, horizon: Optional[float]) -> Optional[Iteration]:
-        """As the scheduler's; where only requests that arrived later wait (this loop was late), from the first of them."""
+        """As the scheduler's; from the first waiting request where all of them arrived later (this loop was late)."""
         iteration = self.scheduler.begin(now, horizon)
         if iteration is None and self.scheduler.waiting:
             iteration = self.scheduler.begin(max(now, self.scheduler.waiting[0].arrival))
@@ -1905,8 +1917,8 @@ class Server(Launch):
             spec = "accept len: %.2f, accept rate: %.2f, " % (self.last_accept_length, rate)
         used = self.scheduler.kv_used()
         self.log.line(
-            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, %scuda graph: %s, gen throughput (token/s): "
-            "%.2f, #queue-req: %d"
+            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, %scuda graph: %s, "
+            "gen throughput (token/s): %.2f, #queue-req: %d"
             % (batch, used, used / self.kv_tokens, spec, self.arm.graphed(batch), self.last_throughput,
                len(self.scheduler.waiting)),
             rank=True,
@@ -1997,7 +2009,7 @@ class Server(Launch):
             return 200, [
                 {
                     "dp_rank": 0,
-                    "num_reqs": len(self.scheduler.running) + len(self.scheduler.waiting),
+                    "num_reqs": len(self.scheduler.pending()),
                     "num_waiting_reqs": len(self.scheduler.waiting),
                     "num_tokens": self.scheduler.kv_used(),
                     "num_pending_tokens": 0,
@@ -2022,10 +2034,10 @@ class Server(Launch):
         return {"tokens": tokens, "count": count, "max_model_len": self.args.context_length}
 
     def _flush_cache(self) -> Tuple[int, str]:
-        if self.scheduler.running or self.scheduler.waiting:
+        if self.scheduler.pending():
             self.log.line(
                 "Cache not flushed because there are pending requests. #queue-req: %d, #running-req: %d"
-                % (len(self.scheduler.waiting), len(self.scheduler.running)),
+                % (len(self.scheduler.waiting), len(self.scheduler.active())),
                 rank=True,
             )
             return 400, ""
@@ -2041,7 +2053,7 @@ class Server(Launch):
         )
 
     def _abort(self, body: Json) -> None:
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+        for request in self.scheduler.pending():
             if body.get("abort_all") or request.rid == body.get("rid"):
                 self._end_early(request)
                 if request.sink is not None:
@@ -2059,6 +2071,7 @@ class Server(Launch):
         if request in self.scheduler.waiting:
             self.scheduler.waiting.remove(request)
         self.scheduler.running = [other for other in self.scheduler.running if other is not request]
+        self.scheduler.joining = [other for other in self.scheduler.joining if other is not request]
 
     def _generation(self, connection: Connection, api: str, body: Json, arrival: float) -> None:
         self.requests_seen += 1
@@ -2291,7 +2304,7 @@ class Server(Launch):
         load = {
             "timestamp": time.time(),
             "dp_rank": 0,
-            "num_running_reqs": len(self.scheduler.running),
+            "num_running_reqs": len(self.scheduler.active()),
             "num_waiting_reqs": len(self.scheduler.waiting),
             "num_used_tokens": self.scheduler.kv_used(),
             "max_total_num_tokens": self.kv_tokens,
@@ -2317,7 +2330,7 @@ class Server(Launch):
         )
         rate = (self.last_accept_length - 1.0) / max(1, self.arm.draft_tokens - 1) if self.arm.algorithm else 0.0
         rows: List[Tuple[str, str, float]] = [
-            ("num_running_reqs", "gauge", len(self.scheduler.running)),
+            ("num_running_reqs", "gauge", len(self.scheduler.active())),
             ("num_queue_reqs", "gauge", len(self.scheduler.waiting)),
             ("num_used_tokens", "gauge", self.scheduler.kv_used()),
             ("token_usage", "gauge", self.scheduler.kv_used() / self.kv_tokens),

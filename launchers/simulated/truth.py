@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from launchers.simulated import server
 from launchers.simulated.server import Arm
 from sweep.errors import UsageError
@@ -90,32 +92,28 @@ def step_time(profile: Profile, config: ArmConfig, batch: int) -> float:
     return arm_model(profile, config).step_s(batch)
 
 
-def expected_steps(tokens: int, survival: Sequence[float]) -> float:
-    """Exact expectation of the verify steps that emit ``tokens`` tokens, a step emitting 1 + the drafts accepted.
+@functools.lru_cache(maxsize=4096)
+def expected_steps(tokens: int, survival: tuple[float, ...]) -> float:
+    """Verify steps that emit ``tokens`` tokens, a step emitting 1 + the drafts accepted, averaged over prompts.
 
-    ``survival[j]`` is P(more than j accepted). Renewal equation E(n) = 1 + sum over k of P(k emitted) E(n - k).
+    ``survival[j]`` is P(more than j accepted). A prompt's draws are the server's golden-ratio sequence from a start of
+    its own (``Scheduler._draw``), so the mean is taken over evenly spaced starts.
     """
     if tokens <= 0:
         return 0.0
-    alive = [1.0, *survival, 0.0]
-    emitted = [alive[k] - alive[k + 1] for k in range(len(alive) - 1)]  # emitted[k] = P(k + 1 tokens)
-    need = [0.0] * (tokens + 1)
-    for n in range(1, tokens + 1):
-        need[n] = 1.0 + sum(p * need[max(0, n - 1 - k)] for k, p in enumerate(emitted))
-    return need[tokens]
+    starts = (np.arange(64) + 0.5) / 64
+    draws = (starts[:, None] + server.GOLDEN * np.arange(1, tokens + 1)) % 1.0
+    accepted = (draws[:, :, None] < np.asarray(survival)).sum(axis=2)
+    return float((np.cumsum(accepted + 1, axis=1) < tokens).sum(axis=1).mean() + 1.0)
 
 
 def _steps(arm: Arm, category: str, tokens: int) -> float:
-    if arm.algorithm and arm.forced is not None:
-        return tokens / arm.forced
-    return expected_steps(tokens, arm.survival(category))
+    return expected_steps(tokens, tuple(arm.survival(category)))
 
 
 def accept_length(profile: Profile, config: ArmConfig, category: str | None = None) -> float:
     """Tokens emitted per verify step; over several categories: all tokens over all steps, at equal output lengths."""
     arm = arm_model(profile, config)
-    if arm.forced is not None and arm.algorithm:
-        return arm.forced
     names = [category] if category else main_categories(profile)
     return len(names) / sum(1.0 / (1.0 + sum(arm.survival(name))) for name in names)
 

@@ -20,6 +20,7 @@ from sweep.analysis.robust import (
     pooled_scale,
     row_mean,
     row_median,
+    unsteady,
 )
 from sweep.model import Role
 
@@ -31,7 +32,7 @@ class CellData:
 
     ``table`` holds launches x units, paired; ``groups`` the category number of each unit column; ``unit_sd`` the
     standard deviation of one unit of the baseline; ``partner`` the baseline launch alive at the same time, else -1,
-    in which case ``level`` is the paired difference to it.
+    in which case ``level`` is the paired difference to it. ``unsteady``: the launch's rounds contradict each other.
     """
 
     by_prompt: bool
@@ -44,6 +45,7 @@ class CellData:
     unit_sd: float
     baseline: Mask
     partner: Index
+    unsteady: Mask
 
 
 class Tables:
@@ -61,6 +63,8 @@ class Tables:
         by_prompt = prompt_is_unit(metric, concurrency)
         if by_prompt:
             table, categories = self._prompt_table(metric, concurrency)
+            by_prompt = table.shape[1] > 1
+        if by_prompt:
             if category is not None:
                 columns = np.array([c == category for c in categories], dtype=bool)
                 table, categories = table[:, columns], [category] * int(columns.sum())
@@ -104,7 +108,7 @@ def _reduce(table: Array, groups: Index, by_prompt: bool, baseline: Mask, partne
     if not table.shape[1]:
         empty = np.full(shape, np.nan)
         zero = np.zeros(shape, dtype=np.int_)
-        return CellData(by_prompt, empty, empty, empty, zero, table, groups, 0.0, baseline, partner)
+        return CellData(by_prompt, empty, empty, empty, zero, table, groups, 0.0, baseline, partner, baseline & False)
     if not by_prompt:
         usual = row_median((table - row_median(table)[:, None]).T)
         table = np.where(gross(table - usual[None, :], arm), np.nan, table)
@@ -120,6 +124,7 @@ def _reduce(table: Array, groups: Index, by_prompt: bool, baseline: Mask, partne
     kinds: tuple[Mask, ...] = (baseline, ~baseline & ~together, together)
     level, within, df = (np.full(shape, np.nan) for _ in range(3))
     unit_sd = 0.0
+    shaky = np.zeros(shape, dtype=bool)
     for number, kind in enumerate(kinds):
         if not kind.any():
             continue
@@ -130,6 +135,7 @@ def _reduce(table: Array, groups: Index, by_prompt: bool, baseline: Mask, partne
         else:
             scale = pooled_scale(paired[kind] - row_median(paired[kind])[:, None])
             level[kind] = biweight(paired[kind], scale)
+            shaky[kind] = unsteady(paired[kind] - level[kind][:, None], scale)
         variance, df[kind] = moderated_variance(paired[kind] - level[kind][:, None], scale)
         if number == 0:
             variance = variance * undo
@@ -137,7 +143,7 @@ def _reduce(table: Array, groups: Index, by_prompt: bool, baseline: Mask, partne
         count = np.maximum(np.isfinite(paired[kind]).sum(axis=1), 1)
         within[kind] = variance / count / (1.0 if by_prompt else EFFICIENCY)
     units = np.isfinite(paired).sum(axis=1).astype(np.int_)
-    return CellData(by_prompt, level, within, df, units, paired, groups, unit_sd, baseline, partner)
+    return CellData(by_prompt, level, within, df, units, paired, groups, unit_sd, baseline, partner, shaky)
 
 
 def interaction(cell: CellData, launches: Index, *, everything: bool) -> tuple[float, float]:

@@ -24,7 +24,7 @@ Index = npt.NDArray[np.int_]
 
 WALKS = np.array([0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0])  # variance of the walk per slot, in units of V
 WALK_PRIOR = np.array([0.60, 0.20, 0.10, 0.05, 0.03, 0.015, 0.005])
-SLOPE_SD = 0.5  # prior standard deviation of the linear drift per slot, in units of sqrt(V)
+SLOPE_SD = 1.0  # prior standard deviation of the linear drift per slot, in units of sqrt(V)
 CONSTANT = 1e4  # variance of the level, in units of V: as good as unknown
 CHUNK = 32  # baselines taken together; beyond, a night is cut into overlapping stretches
 

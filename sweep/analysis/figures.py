@@ -84,7 +84,7 @@ for _stem, _figure in {"ttft": ttft_ms, "tpot": tpot_ms, "e2e": e2e_ms}.items():
 
 
 def prompt_is_unit(metric: str, concurrency: int) -> bool:
-    """True where pairs are made prompt by prompt, False where round by round."""
+    """True where pairs are made prompt by prompt (given more than one prompt), False where round by round."""
     return concurrency == 1 and metric in _OF_ONE_REQUEST
 
 
@@ -109,8 +109,7 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str]) -> LaunchFigures:
         busy[level].append(sum(r.end_s - r.sent_s for r in rows) / block.elapsed_s)
         for metric, figure in _block_figures(block, wanted).items():
             levels[metric, level].append(math.log(figure))
-            if not prompt_is_unit(metric, level):
-                cells[metric, level, None][unit] = _goodness(metric, figure)
+            cells[metric, level, None][unit] = _goodness(metric, figure)
         of_category = _sums(rows)
         for category, (tokens, seconds, verify, correct) in of_category.items():
             for key in ((level, category), (level, None)):

@@ -173,7 +173,10 @@ def measure(frame: Frame, metric: str, concurrency: int, category: str | None, s
     refused_launches: dict[int, str] = {}
     for chunk in frame.chunks:
         if not chunk.confirm:
-            refused_launches.update(brackets_disagree(chunk, data.level, settings.bracket_tolerance))
+            disagreeing = brackets_disagree(chunk, data.level, settings.bracket_tolerance)
+            refused_launches.update({i: why for i, why in disagreeing.items() if frame.partner[i] < 0})
+    for index in np.flatnonzero(data.unsteady & ~data.baseline):
+        refused_launches[int(index)] = "its rounds contradict each other, too few agree to say which are right"
     subjects = len(frame.subjects)
     shape = (len(model.v), subjects)
     walk, spread = np.full(shape, np.nan), np.zeros(shape)
@@ -182,8 +185,7 @@ def measure(frame: Frame, metric: str, concurrency: int, category: str | None, s
     refused: dict[int, str] = {}
     for number, launches in enumerate(frame.launches):
         rows = launches[found[launches]]
-        unpaired = rows[frame.partner[rows] < 0]
-        bad = [int(i) for i in unpaired if int(i) in refused_launches]
+        bad = [int(i) for i in rows if int(i) in refused_launches]
         if bad:
             fine = np.array([i for i in rows if int(i) not in refused_launches], dtype=np.int_)
             if len(fine):

@@ -55,10 +55,14 @@ class Prediction:
     spread: tuple[Array | None, ...]
 
 
-def predict(cell: CellData, parts: Sequence[Chunk]) -> tuple[Prediction, Array, Array, int]:
-    """Also returns, per walk, the baselines' sum of squares and log determinants, and their degrees of freedom."""
+def predict(cell: CellData, parts: Sequence[Chunk]) -> tuple[Prediction, Array, Array, Array]:
+    """Also returns, per walk, the baselines' sum of squares, log determinants and degrees of freedom.
+
+    The latter are the sum of squares that pure launch noise of variance 1 would leave (the trace of the inverse), so
+    that drift terms which explain noise by chance do not make V look smaller than it is.
+    """
     difference = np.full((len(WALKS), len(cell.level)), np.nan)
-    squares, logdet, df = np.zeros(len(WALKS)), np.zeros(len(WALKS)), 0
+    squares, logdet, df = (np.zeros(len(WALKS)) for _ in range(3))
     spread: list[Array | None] = []
     for chunk in parts:
         level = cell.level[chunk.members]
@@ -72,11 +76,16 @@ def predict(cell: CellData, parts: Sequence[Chunk]) -> tuple[Prediction, Array, 
         centred = base - base.mean()
         squares += np.einsum("i,kij,j->k", centred, shape.inverse, centred)
         logdet += shape.logdet
-        df += len(base) - 1
+        df += _left(shape.inverse)
         predicted = base.mean() + shape.weights @ centred
         difference[:, chunk.members] = np.where(together[None], level[None], level[None] - predicted)
         spread.append(_with_partners(shape.spread, cell.partner[chunk.members], together))
     return Prediction(difference, tuple(spread)), squares, logdet, df
+
+
+def _left(inverse: Array) -> Array:
+    """Trace of each inverse with the constant projected out (the figures are centred)."""
+    return np.asarray(np.einsum("kii->k", inverse) - inverse.mean(axis=(1, 2)), dtype=np.float64)
 
 
 def _with_partners(spread: Array, partner: Index, together: np.ndarray) -> Array:
@@ -96,6 +105,7 @@ def learn(
 ) -> tuple[NoiseModel, Prediction]:
     """``repeats``: (chunk number, positions in the chunk) of every arm launched more than once in it."""
     prediction, squares, logdet, df = predict(cell, parts)
+    known = sum(max(int((c.baseline & np.isfinite(cell.level[c.members])).sum()) - 1, 0) for c in parts)
     within = cell.within[cell.baseline]
     within_b = float(np.median(within[np.isfinite(within)])) if np.isfinite(within).any() else 0.0
     # Prompt by prompt, what an arm's requests scatter beyond the baseline's is counted as interaction, not here.
@@ -119,10 +129,12 @@ def learn(
         found = np.einsum("ki,kij,kj->k", rest, inverse, rest)
         squares += np.maximum(found - (len(rows) - 1) * max(float(excess[rows].mean()), 0.0), 0.0)
         df += len(rows) - 1
+        known += len(rows) - 1
     prior = settings.prior_sd**2 + within_b
     total = settings.prior_df + df
     scale = (settings.prior_df * prior + squares) / total
-    log_weight = np.log(WALK_PRIOR) - 0.5 * logdet - 0.5 * total * np.log(scale)
+    count = settings.prior_df + known
+    log_weight = np.log(WALK_PRIOR) - 0.5 * logdet - 0.5 * count * np.log(settings.prior_df * prior + squares)
     weights = np.exp(log_weight - log_weight.max())
     weights /= weights.sum()
     if not settings.launch_effects:
@@ -135,7 +147,7 @@ def learn(
             v + excess, 0.0 if cell.by_prompt else np.where(np.isfinite(cell.within), cell.within, 0.0)
         )
         excess = own_total - v
-    return NoiseModel(weights, scale, total, within_b, excess, cell.within_df), prediction
+    return NoiseModel(weights, scale, float(weights @ total), within_b, excess, cell.within_df), prediction
 
 
 def resolution(

@@ -99,6 +99,17 @@ def gross(values: Array, groups: npt.NDArray[np.int_]) -> Mask:
     return out
 
 
+def unsteady(residuals: Array, scale: float) -> Mask:
+    """Launches whose rounds contradict each other so that none can be believed.
+
+    A round counts as off when it lies further than ``GROSS`` and eight scales from the launch's location; with a third
+    of the rounds off it is not known which are right (two bad rounds of three look like one).
+    """
+    off = np.abs(np.where(np.isfinite(residuals), residuals, 0.0)) > max(GROSS, 8.0 * scale)
+    bad = off.sum(axis=1)
+    return np.asarray((bad > 0) & (3 * bad >= np.isfinite(residuals).sum(axis=1)))
+
+
 def fence(values: Array, groups: npt.NDArray[np.int_]) -> Array:
     """Pull entries (rows x prompts) to within ``FENCE`` scales of their row's median in the same group of columns.
 

@@ -24,7 +24,7 @@ class AnalysisSettings:
     alpha: float = 0.05
     tie_band: float = 0.01
     bracket_tolerance: float = 0.05
-    prior_sd: float = 0.01
+    prior_sd: float = 0.008
     prior_df: float = 2.0
     power: float = 0.8
     wanted_gain: float = 0.03

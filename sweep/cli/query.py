@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ from sweep.errors import BusyError, UsageError
 if TYPE_CHECKING:
     from storage.records import StudyRow
     from storage.store import Store
-
-SILENT_S = 60.0  # a controller writes its heartbeat every few seconds; one silent for longer is dead or cut off
 
 
 def open_store(db_url: str) -> Store:
@@ -236,17 +233,11 @@ def rm(study: str, yes: bool, db_url: str, as_json: bool) -> None:
 
 
 def _refuse_running(study: StudyRow) -> None:
-    """A controller on this machine is looked for; one elsewhere counts as alive until its heartbeat is old."""
-    from launchers.locks import Holder, holder_alive, this_holder
+    from sweep.controller import controlled
 
-    if study.controller is None:
-        return
-    holder = Holder.from_dict(study.controller)
-    if holder.machine_id == this_holder().machine_id:
-        alive = holder_alive(holder)
-    else:
-        alive = time.time() - (study.heartbeat_at or study.created_at) < SILENT_S
-    if alive:
+    if controlled(study):
+        assert study.controller is not None
         raise BusyError(
-            f"study {study.name!r} is run by process {holder.pid} on {holder.hostname}; `sweep stop {study.name}` first"
+            f"study {study.name!r} is run by process {study.controller['pid']} on {study.controller['hostname']}; "
+            f"`sweep stop {study.name}` first"
         )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sweep.cli.common import db_option, is_tty, json_option, print_json, study_argument
+
+if TYPE_CHECKING:
+    from storage.records import StudyRow
 
 WATCH_S = 1.0
 
@@ -25,7 +28,7 @@ def status(study: str | None, watch: bool, db_url: str, as_json: bool) -> None:
     with Store.open(db_url, create=False) as store:
         while True:
             row = store.study(study)
-            answer = _living(queries.status(store, row.id))
+            answer = _living(queries.status(store, row.id), row)
             if as_json:
                 print_json(answer)
             else:
@@ -61,15 +64,12 @@ def ls(db_url: str, as_json: bool) -> None:
     Console().print(table)
 
 
-def _living(answer: dict[str, Any]) -> dict[str, Any]:
-    """A study whose controller on this machine is gone is not running, whatever its row says."""
-    from launchers.locks import Holder, holder_alive, this_holder
+def _living(answer: dict[str, Any], row: StudyRow) -> dict[str, Any]:
+    """A study whose controller is gone is not running, whatever its row says."""
+    from sweep.controller import controlled
 
-    controller = answer["controller"]
-    if answer["state"] == "running" and controller is not None:
-        holder = Holder.from_dict(controller)
-        if holder.machine_id == this_holder().machine_id and not holder_alive(holder):
-            return {**answer, "state": "stopped", "note": "its controller was killed; `sweep resume` carries it on"}
+    if answer["state"] == "running" and row.controller is not None and not controlled(row):
+        return {**answer, "state": "stopped", "note": "its controller was killed; `sweep resume` carries it on"}
     return {**answer, "note": None}
 
 

@@ -254,10 +254,11 @@ INSERT INTO "trials" VALUES(1,1,0,1,'finished','complete',NULL,NULL,NULL,NULL,NU
 INSERT INTO "trials" VALUES(2,1,1,2,'finished','launch_oom','graph_capture','gpu_oom','torch.OutOfMemoryError: CUDA out of memory','Lower --mem-fraction-static to 0.8','never','["num_draft_tokens"]','{}','sampler','',1,NULL,NULL,NULL,'{}',NULL,NULL,NULL,1700000000.0,NULL,1700000000.0,'/logs/1');
 CREATE INDEX ix_events_study_id ON events (study_id);
 CREATE INDEX ix_trials_arm_id ON trials (arm_id);
-CREATE INDEX ix_launches_study_id ON launches (study_id);
+CREATE INDEX ix_launches_arm_id ON launches (arm_id);
 CREATE INDEX ix_launches_trial_id ON launches (trial_id);
-CREATE INDEX ix_gains_study_id_metric_concurrency_reference_category ON gains (study_id, metric, concurrency, reference, category);
+CREATE INDEX ix_launches_study_id ON launches (study_id);
 CREATE INDEX ix_gains_trial_id ON gains (trial_id);
+CREATE INDEX ix_gains_study_id_metric_concurrency_reference_category ON gains (study_id, metric, concurrency, reference, category);
 CREATE INDEX ix_blocks_launch_id ON blocks (launch_id);
 CREATE INDEX ix_requests_block_id ON requests (block_id);
 COMMIT;

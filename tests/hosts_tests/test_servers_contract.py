@@ -123,7 +123,7 @@ class TestServersContract:
         servers.stop(server)
         for path in (tmp_path / "base").rglob("*"):
             if path.is_file():
-                assert b"abcdef" not in path.read_bytes(), path
+                assert b"token-abcdef" not in path.read_bytes(), path
                 assert b"api-key-123456" not in path.read_bytes(), path
 
     def test_files_are_private(self, servers: HostServers, tmp_path: Path) -> None:

@@ -114,11 +114,12 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         own: tuple[str, ...] = (),
     ) -> Server:
         port = port or free_port()
-        state = state or tmp_path / "gpus"
+        state = state or tmp_path / f"gpus-{len(started)}"  # a host of its own unless told
         log = tmp_path / f"server-{len(started)}.log"
         path = profile if isinstance(profile, Path) else SIMULATED / "profiles" / f"{profile}.json"
         argv = [sys.executable, str(SIMULATED / "server.py"), "--profile", str(path), "--time-scale", str(scale)]
-        argv += ["--gpu-state", str(state), "--seed", "1", "--host-name", "host-a", *own, "--model-path", "/models/target"]
+        argv += ["--gpu-state", str(state), "--seed", "1", "--host-name", "host-a", *own]
+        argv += ["--model-path", "/models/target"]
         argv += ["--host", "127.0.0.1", "--port", str(port), *flags]
         surroundings = {"PATH": os.environ["PATH"], "SPT_NOENV": "1", "MARKER": "specsweep-test", **(env or {})}
         if sim is not None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from storage.records import StudyRow
+from storage.records import GainRow, StudyRow
 from storage.store import Store
 from sweep.model import (
     ArmConfig,
+    Basis,
     BlockResult,
     ClientHealth,
+    Comparison,
     Constraint,
+    Diagnosis,
     Effective,
+    Gain,
     GpuTelemetry,
     Objective,
+    Phase,
     RequestRecord,
+    Retry,
     Stage,
+    Verdict,
 )
 
 SPEED = Objective("output_throughput", 1, True)
@@ -104,3 +111,45 @@ def create(store: Store, name: str = "kimi", **changes: Any) -> StudyRow:
         "constraints": (Constraint("ttft_p99", None, True, 200.0, "ttft_p99 < 200 ms"),),
     }
     return store.create_study(name, **(values | changes))
+
+
+FAILED = Diagnosis(Verdict.CRASHED, Phase.BENCHMARK, "crashed", "Segmentation fault", "See the log")
+OOM = Diagnosis(
+    Verdict.LAUNCH_OOM,
+    Phase.GRAPH_CAPTURE,
+    "gpu_oom",
+    "torch.OutOfMemoryError: CUDA out of memory",
+    "Lower --mem-fraction-static to 0.8",
+    Retry.NEVER,
+    dominates=("num_draft_tokens",),
+    log_path="/logs/1",
+    log_tail=("a", "b\0c"),
+)
+
+
+def gain(
+    trial: int | None, estimate: float, *, stage: Stage = Stage.SEARCH, word: Comparison | None = None, **changes: Any
+) -> GainRow:
+    value = Gain(estimate, estimate - 0.015, estimate + 0.015, Basis.BRACKETED, stage)
+    word = word or (Comparison.FASTER if value.low > 0 else Comparison.SLOWER if value.high < 0 else Comparison.TIE)
+    base = {"metric": SPEED.metric, "concurrency": 1, "category": None, "reference": "baseline"}
+    figures = {"value": 90 * (1 + estimate), "accept_length": 2.12, "break_even": 2.12 / (1 + estimate)}
+    return GainRow(trial=trial, comparison=word, gain=value, **(base | figures | changes))
+
+
+def ranking(*places: tuple[int, int]) -> dict[str, Any]:
+    return {SPEED.key: [{"trial": trial, "rank": rank} for trial, rank in places]}
+
+
+def complete(
+    store: Store, study: StudyRow, arms: Sequence[ArmConfig], flags: dict[int, dict[str, str]] | None = None
+) -> None:
+    for number, arm in enumerate(arms):
+        store.add_trial(study.id, arm, origin="sampler")
+        store.finish_trial(
+            study.id, number, values={SPEED.key: 80.0 + number, LATENCY.key: 40.0}, flags=(flags or {}).get(number)
+        )
+
+
+def arm(draft_tokens: int) -> ArmConfig:
+    return replace(ARM, num_draft_tokens=draft_tokens)

@@ -17,8 +17,14 @@ from storage.records import StudyRow
 from storage.store import Store
 from sweep.errors import SweepError, UsageError
 from sweep.model import ArmConfig
-from tests.storage_tests.samples import ARM, LATENCY, SPEED, block
-from tests.storage_tests.test_queries import FAILED, gain
+from tests.storage_tests.samples import (
+    ARM,
+    FAILED,
+    LATENCY,
+    SPEED,
+    block,
+    gain,
+)
 
 
 @pytest.fixture

@@ -20,9 +20,16 @@ from storage.records import TrialState
 from storage.store import Store
 from sweep.errors import StoreError, StudyExistsError
 from sweep.model import Role, Stage
-from tests.storage_tests.samples import ARM, LATENCY, SPEED, Server, block, create
-from tests.storage_tests.test_queries import gain
-from tests.storage_tests.test_store import OOM
+from tests.storage_tests.samples import (
+    ARM,
+    LATENCY,
+    OOM,
+    SPEED,
+    Server,
+    block,
+    create,
+    gain,
+)
 
 
 def _binaries() -> Path | None:

@@ -16,8 +16,15 @@ from storage.store import Store
 from sweep.cli import render
 from sweep.cli.main import main
 from sweep.model import Basis, Comparison, Gain, Stage
-from tests.storage_tests.samples import SPEED, block, create
-from tests.storage_tests.test_queries import FAILED, arm, complete, gain
+from tests.storage_tests.samples import (
+    FAILED,
+    SPEED,
+    arm,
+    block,
+    complete,
+    create,
+    gain,
+)
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -15,8 +15,12 @@ from storage import queries
 from storage.pareto import pareto
 from storage.records import StudyRow
 from storage.store import Store
-from tests.storage_tests.samples import block
-from tests.storage_tests.test_queries import arm, complete, gain
+from tests.storage_tests.samples import (
+    arm,
+    block,
+    complete,
+    gain,
+)
 
 ROOT = Path(__file__).parents[2]
 

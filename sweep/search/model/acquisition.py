@@ -16,9 +16,9 @@ from scipy.special import ndtr
 from sweep.search.model.fit import CostModel
 from sweep.search.model.gaussian import Array
 
-# Chance that a proposal trusts the model less than the model does (its spread doubled): it keeps exploring.
+# Chance that a proposal explores: the least known configuration of those expected within EXPLORE_WITHIN of the best.
 EXPLORE = 0.05
-EXPLORE_SPREAD = 2.0
+EXPLORE_WITHIN = 0.1
 # Residuals above this are worth telling the user about.
 MISFIT = 0.1
 
@@ -37,25 +37,27 @@ def expected_improvement(mean: Array, sd: Array) -> Array:
 
 def score(model: CostModel, rng: np.random.Generator) -> tuple[Array, bool]:
     """(n,) worth per minute of every configuration, and whether this proposal explores."""
-    explores = bool(rng.random() < EXPLORE)
-    total = np.zeros(len(model.configs))
     mixtures = weights(len(model.outlooks), rng)
-    for mixture in mixtures:
-        total += improvement(model, mixture, EXPLORE_SPREAD if explores else 1.0)
-    return total / len(mixtures) * model.launches / model.minutes, explores
+    if model.measured and rng.random() < EXPLORE:
+        outlook = model.outlooks[int(rng.integers(len(model.outlooks)))]
+        best = max(model.measured, key=lambda i: (outlook.mean[i], -i))
+        near = outlook.mean >= outlook.mean[best] + np.log1p(-EXPLORE_WITHIN)
+        return np.where(near, outlook.spread(best), 0.0) * model.launches / model.minutes, True
+    total = np.sum([improvement(model, mixture) for mixture in mixtures], axis=0)
+    return total / len(mixtures) * model.launches / model.minutes, False
 
 
-def improvement(model: CostModel, mixture: Sequence[float] | Array, spread: float = 1.0) -> Array:
+def improvement(model: CostModel, mixture: Sequence[float] | Array) -> Array:
     """(n,) expected improvement of one weighted sum of log objectives; nothing measured: an optimistic value."""
     pairs = [(w, o) for w, o in zip(mixture, model.outlooks, strict=True) if w > 0]
     mean = np.sum([w * o.mean for w, o in pairs], axis=0)
     if not model.measured:
         sd = np.sum([w * np.sqrt(o.var) for w, o in pairs], axis=0)
-        return np.asarray(np.exp(mean + spread * sd - np.max(mean + spread * sd)))
+        return np.asarray(np.exp(mean + sd - np.max(mean + sd)))
     best = max(model.measured, key=lambda i: (mean[i], -i))
     # Objectives on one launch move together; adding their spreads is the cautious end.
     sd = np.sum([w * o.spread(best) for w, o in pairs], axis=0)
-    return expected_improvement(mean - mean[best], spread * sd)
+    return expected_improvement(mean - mean[best], sd)
 
 
 def why(model: CostModel, chosen: int, explores: bool) -> str:

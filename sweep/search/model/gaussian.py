@@ -20,11 +20,10 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 
-# How the residual's variance is shared out: a function of each leading feature alone (what the form gets wrong about
-# verified tokens it gets wrong for every depth), a function of all features together, and each point's own.
-MAIN_SHARES = (0.15, 0.1, 0.4)
-JOINT_SHARE = 0.3
-OWN_SHARE = 0.05
+# How main effects share the residual's variance among the three leading features (depth, topk, verified tokens).
+MAIN_SHARES = (0.2, 0.1, 0.7)
+# Of what is not a main effect, the part that is a point's own.
+OWN_SHARE = 0.2
 # Main effects forget faster than the joint one by this factor.
 MAIN_RATE = 2.0
 # Grid points whose posterior weight is below this are left out of the average.
@@ -47,16 +46,31 @@ class Rows:
         return len(self.basis)
 
 
-def correlation(a: Array, b: Array) -> Array:
-    """(n, m) correlation of the residual between points. The first three features have a main effect each (Matern 1/2,
-    rough enough for a cliff) that fades with the last feature, the load; all together are a Matern 3/2."""
+def correlation(a: Array, b: Array, main: float) -> Array:
+    """(n, m) correlation of the residual between points.
+
+    The share ``main`` of it is a function of each of the first three features alone (Matern 1/2, rough enough for a
+    cliff): what the form gets wrong about verified tokens it gets wrong at every depth. Main effects fade with the last
+    feature, the load. The rest is a joint function of all features (Matern 3/2), a part of it each point's own.
+    """
     square = np.maximum((a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2.0 * a @ b.T, 0.0)
     distance = np.sqrt(3.0 * square)
-    out = JOINT_SHARE * (1.0 + distance) * np.exp(-distance) + OWN_SHARE * (square < 1e-9)
+    out = (1.0 - main) * ((1.0 - OWN_SHARE) * (1.0 + distance) * np.exp(-distance) + OWN_SHARE * (square < 1e-9))
     load = np.abs(a[:, -1, None] - b[None, :, -1])
     for k, share in enumerate(MAIN_SHARES):
-        out += share * np.exp(-MAIN_RATE * np.abs(a[:, k, None] - b[None, :, k]) - load)
+        out += main * share * np.exp(-MAIN_RATE * np.abs(a[:, k, None] - b[None, :, k]) - load)
     return np.asarray(out)
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """One grid point: residual ``amplitude``, ``noise`` (standard deviation per unit of the rows' own scale), and the
+    share of the residual that is ``main`` effects."""
+
+    amplitude: float
+    noise: float
+    log_prior: float = 0.0
+    main: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -66,21 +80,12 @@ class Prior:
     mean: Array
     var: Array
 
-    def covariance(self, a: Rows, b: Rows, amplitude: float) -> Array:
-        residual = correlation(a.features, b.features) * (a.loads @ b.loads.T)
-        return np.asarray((a.basis * self.var) @ b.basis.T + amplitude**2 * residual)
+    def covariance(self, a: Rows, b: Rows, hyper: Hyper) -> Array:
+        residual = correlation(a.features, b.features, hyper.main) * (a.loads @ b.loads.T)
+        return np.asarray((a.basis * self.var) @ b.basis.T + hyper.amplitude**2 * residual)
 
     def variance(self, a: Rows, amplitude: float) -> Array:
         return np.asarray((a.basis**2) @ self.var + amplitude**2 * (a.loads**2).sum(1))
-
-
-@dataclass(frozen=True)
-class Hyper:
-    """One grid point: residual ``amplitude`` and ``noise`` (standard deviation per unit of the rows' own scale)."""
-
-    amplitude: float
-    noise: float
-    log_prior: float = 0.0
 
 
 class Conditioned:
@@ -88,7 +93,7 @@ class Conditioned:
 
     def __init__(self, prior: Prior, rows: Rows, y: Array, scale: Array, hyper: Hyper) -> None:
         self.prior, self.rows, self.hyper = prior, rows, hyper
-        covariance = prior.covariance(rows, rows, hyper.amplitude)
+        covariance = prior.covariance(rows, rows, hyper)
         covariance[np.diag_indices(len(rows))] += (hyper.noise * scale) ** 2 + 1e-10
         self._factor = cholesky(covariance, lower=True, check_finite=False)
         innovation = y - rows.basis @ prior.mean
@@ -102,14 +107,14 @@ class Conditioned:
     def residual(self, features: Array) -> Array:
         """Posterior mean of each residual process at points of ``features`` (n, k): (n, r)."""
         weighted = self.rows.loads * self._alpha[:, None]
-        return np.asarray(self.hyper.amplitude**2 * correlation(features, self.rows.features) @ weighted)
+        return np.asarray(self.hyper.amplitude**2 * correlation(features, self.rows.features, self.hyper.main) @ weighted)
 
     def mean(self, target: Rows) -> Array:
         return np.asarray(target.basis @ self.terms() + (target.loads * self.residual(target.features)).sum(1))
 
     def whitened(self, target: Rows) -> Array:
         """(n_observed, n_target): what the observations explain; covariance = prior - W^T W."""
-        cross = self.prior.covariance(self.rows, target, self.hyper.amplitude)
+        cross = self.prior.covariance(self.rows, target, self.hyper)
         return np.asarray(solve_triangular(self._factor, cross, lower=True, check_finite=False))
 
 
@@ -131,7 +136,7 @@ class Posterior:
         out = np.zeros((len(a), len(b)))
         ours, theirs = self.target.take(a), self.target.take(b)
         for weight, part, mean, white in self._parts:
-            prior = part.prior.covariance(ours, theirs, part.hyper.amplitude)
+            prior = part.prior.covariance(ours, theirs, part.hyper)
             shift = np.outer(mean[a] - self.mean[a], mean[b] - self.mean[b])
             out += weight * (prior - white[:, a].T @ white[:, b] + shift)
         return out

@@ -20,10 +20,12 @@ from sweep.search.model.features import Table
 from sweep.search.model.gaussian import Array, Conditioned, Hyper, Index, Posterior, Prior, Rows, average
 
 ROUNDS = 5
+START = Hyper(0.02, 1.0)
 GRID = tuple(
-    Hyper(amplitude, noise, log_prior=-0.5 * i - 0.5 * abs(k - 1))
+    Hyper(amplitude, noise, -0.5 * i - 0.5 * abs(k - 1), main)
     for i, amplitude in enumerate((0.003, 0.01, 0.03, 0.1, 0.3))
     for k, noise in enumerate((0.5, 1.0, 2.0, 4.0))
+    for main in (0.95, 0.4)
 )
 
 
@@ -52,7 +54,7 @@ class StepTime:
         terms = self.prior.mean
         for _ in range(ROUNDS):
             rows, offset = self._linear(index, level, terms)
-            terms = Conditioned(self.prior, rows, y - offset, scale, GRID[5]).terms()
+            terms = Conditioned(self.prior, rows, y - offset, scale, START).terms()
         self._terms = terms
         rows, offset = self._linear(index, level, terms)
         self._fit = average(self.prior, rows, y - offset, scale, GRID)
@@ -65,8 +67,8 @@ class StepTime:
 
     def _prior(self, base: float) -> Prior:
         """Drafter pass 6 % of a target pass (factor 2.2 either way), a verified token 0.6 % at b = 1 (factor 2.7),
-        growing as sqrt(b); a frontier node 3 % of a drafter pass; graphs off costs a factor 1.4 (1.2 to 1.9), never less
-        than nothing: capturing a graph removes launch overhead."""
+        growing as sqrt(b); a frontier node 3 % of a drafter pass; graphs off costs a factor 1.5 (1.3 to 1.8 either way),
+        never less than nothing: a graph only removes launch overhead."""
         levels, groups, extras = len(self._log_b), self._groups, self._table.extras.shape[1]
         spread = 1.0 if levels > 1 else 0.0
         terms = [
@@ -78,7 +80,7 @@ class StepTime:
             *[(float(np.log(0.006)), 1.0), (0.5 * spread, 0.4 * spread)],
             *[(0.0, 0.25 * spread)] * levels,
             *[(float(np.log(0.03)), 0.7)],
-            *[(float(np.log(0.35)), 0.6), (0.0, 0.05)],
+            *[(float(np.log(0.4)), 0.35), (0.0, 0.05)],
             *[(0.0, 0.05)] * groups,
             *[(0.0, 0.15)] * extras,
         ]

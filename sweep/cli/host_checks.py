@@ -1,0 +1,210 @@
+"""What `sweep doctor` looks at: the installation here, and every host through its own supervisor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from launchers.locks import Owner, this_holder
+from launchers.servers import HostServers, ModelFiles
+from sweep.errors import HostError, SweepError
+from sweep.model import HostFacts
+from sweep.registry import ENGINES, HOST_SETTINGS, HOSTS, load
+
+if TYPE_CHECKING:
+    from sweep.config import Host, StudySpec
+
+PACKAGES = ("sweep", "search_spaces", "launchers", "storage")
+LIBRARIES = (
+    "aiohttp",
+    "click",
+    "httpx",
+    "numpy",
+    "optuna",
+    "pandas",
+    "paramiko",
+    "pydantic",
+    "ray",
+    "scipy",
+    "sqlalchemy",
+)
+LOW_DISK_MIB = 10 * 1024  # kernel caches, logs and a drafter fit; below that a long study may not
+CLOCK_S = 2.0  # nothing we measure compares two clocks; people who read logs do
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. ``warn`` is worth knowing, ``fail`` keeps a study from running."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    value: str
+    advice: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def installation() -> list[Check]:
+    """Is this one installation, and of what?"""
+    homes = {name: _home(name) for name in PACKAGES}
+    if len(set(homes.values())) == 1 and None not in homes.values():
+        checks = [Check("packages", "ok", str(next(iter(homes.values()))))]
+    else:
+        places = ", ".join(f"{name} from {home or 'nowhere'}" for name, home in homes.items())
+        advice = "The four packages belong together; install specsweep into an environment of its own."
+        checks = [Check("packages", "fail", places, advice)]
+    for name in LIBRARIES:
+        try:
+            checks.append(Check(name, "ok", metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            checks.append(Check(name, "fail", "missing", f"pip install {name}"))
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if os.environ.get("RAY_ADDRESS") and mode != "token":
+        advice = "Whoever reaches the cluster's ports can run code on it: set RAY_AUTH_MODE=token there and here."
+        checks.append(Check("ray auth", "warn", mode or "not set", advice))
+    else:
+        checks.append(Check("ray auth", "ok", mode or "not set; Ray runs on this machine alone"))
+    return checks
+
+
+def _home(package: str) -> Path | None:
+    found = util.find_spec(package)
+    return Path(found.origin).parents[1] if found is not None and found.origin else None
+
+
+def servers_of(host: Host, engine: str, engine_args: dict[str, Any], gpus: int, study: str) -> tuple[HostServers, Any]:
+    """The host's servers and the engine whose tools are used there."""
+    made = load(ENGINES, engine)(**engine_args)
+    transport = load(HOSTS, host.kind)(load(HOST_SETTINGS, host.kind)(host))
+    servers = HostServers(
+        transport,
+        tools=made.tools(gpus),
+        python=host.python,
+        base_dir=host.base_dir,
+        owner=Owner(study, this_holder()),
+        activate=host.activate,
+    )
+    return servers, made
+
+
+def engine_args(spec: StudySpec | None) -> dict[str, Any]:
+    if spec is None or not spec.simulated or spec.simulate is None:
+        return {}
+    return {"profile": spec.simulate.profile, "time_scale": spec.simulate.time_scale}
+
+
+def check_hosts(hosts: Sequence[Host], spec: StudySpec | None) -> list[list[Check]]:
+    """The checks of every host, all at once."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return list(pool.map(lambda host: check_host(host, spec), hosts))
+
+
+def check_host(host: Host, spec: StudySpec | None) -> list[Check]:
+    """Everything a study needs of a host. What follows from a failed step is left out."""
+    wanted = spec.gpus_of(host) if spec else (host.gpus or ())
+    engine = spec.engine if spec else "sglang"
+    try:
+        servers, made = servers_of(host, engine, engine_args(spec), len(wanted), "doctor")
+        try:
+            facts = servers.inspect(made.version_command(host.python or "python3"))
+            return [
+                *_reached(facts),
+                *_gpus(facts, wanted, spec),
+                *_software(facts, engine),
+                *_rest(servers, facts, spec),
+            ]
+        finally:
+            servers.close()
+    except HostError as error:
+        return [Check("connection", "fail", str(error))]
+    except SweepError as error:
+        return [Check("settings", "fail", str(error))]
+
+
+def _reached(facts: HostFacts) -> list[Check]:
+    clock = f"{facts.clock_offset_s:+.2f} s against ours"
+    slow = abs(facts.clock_offset_s) > CLOCK_S
+    return [
+        Check(
+            "connection", "ok", f"{facts.user}@{facts.hostname} ({facts.kind}), round trip {facts.rtt_s * 1000:.1f} ms"
+        ),
+        Check("python", "ok", f"{facts.python_version} ({facts.python})"),
+        Check("clock", "warn" if slow else "ok", clock, "Let the host keep time (chrony, ntpd)." if slow else ""),
+    ]
+
+
+def _gpus(facts: HostFacts, wanted: Sequence[int], spec: StudySpec | None) -> list[Check]:
+    present = {gpu.index: gpu for gpu in facts.gpus}
+    missing = [index for index in wanted if index not in present]
+    names = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in facts.gpus) or "none"
+    driver = f", driver {facts.driver_version}" if facts.driver_version else ""
+    if missing:
+        advice = f"GPU {missing} asked for; mend `gpus:` of the host, or look at nvidia-smi there."
+        checks = [Check("gpus", "fail", names + driver, advice)]
+    elif not facts.gpus:
+        checks = [Check("gpus", "warn", names, "nvidia-smi was not found there.")]
+    else:
+        checks = [Check("gpus", "ok", names + driver)]
+    if spec and len(wanted) < spec.gpus_per_arm:
+        advice = f"One server takes {spec.gpus_per_arm} GPUs (tp-size x pp-size)."
+        checks.append(Check("gpus for one server", "fail", str(len(wanted)), advice))
+    mine = [gpu for index, gpu in present.items() if index in wanted or not wanted]
+    if mine:
+        free = ", ".join(
+            f"{gpu.index}: {gpu.memory_total_mib - gpu.memory_used_mib} of {gpu.memory_total_mib}" for gpu in mine
+        )
+        checks.append(Check("free GPU memory (MiB)", "ok", free))
+    uuids = {gpu.uuid for gpu in mine}
+    foreign = [p for p in facts.gpu_processes if p.gpu_uuid in uuids and not p.ours]
+    if foreign:
+        words = ", ".join(f"pid {p.pid} of {p.user or '?'} ({p.command or '?'}, {p.memory_mib} MiB)" for p in foreign)
+        advice = "A study does not start beside other processes on its GPUs, and does not end them."
+        checks.append(Check("other GPU processes", "fail", words, advice))
+    elif mine:
+        checks.append(Check("other GPU processes", "ok", "none"))
+    return checks
+
+
+def _software(facts: HostFacts, engine: str) -> list[Check]:
+    if facts.engine_version is None:
+        advice = f"{engine} cannot be imported there: set the host's `python:` or `activate:` to its environment."
+        return [Check("engine", "fail", f"no {engine}", advice)]
+    return [Check("engine", "ok", f"{engine} {facts.engine_version}")]
+
+
+def _rest(servers: HostServers, facts: HostFacts, spec: StudySpec | None) -> list[Check]:
+    low = facts.disk_free_mib < LOW_DISK_MIB
+    checks = [
+        Check("disk", "warn" if low else "ok", f"{facts.disk_free_mib} MiB free", "Make room." if low else ""),
+        Check("port", "ok", f"{servers.free_port()} is free"),
+    ]
+    holder = servers.holder()
+    if holder is None:
+        checks.append(Check("lock", "ok", "nobody holds the host"))
+    else:
+        checks.append(Check("lock", "warn", f"held by {holder}", f"`sweep stop {holder.study}` ends that study."))
+    if spec is None or spec.simulated:  # simulated models have no files
+        return checks
+    drafters = [drafter.path for drafter in spec.drafters.values()]
+    models = servers.models([spec.model.path, *drafters])
+    checks.append(_model("target model", models[spec.model.path]))
+    return checks + [_model(f"draft model {d.name}", models[d.path]) for d in spec.drafters.values()]
+
+
+def _model(name: str, files: ModelFiles) -> Check:
+    if files.folder is None:
+        if files.path.startswith(("/", "~", ".")):
+            return Check(name, "fail", f"{files.path} is not there", "Mend the path in the YAML, or copy the model.")
+        advice = "The first server will download it, if the host can reach the hub."
+        return Check(name, "warn", f"{files.path} is not in the host's cache", advice)
+    if files.config is None:
+        return Check(name, "fail", f"{files.folder} has no config.json", "Is it a model's folder?")
+    return Check(
+        name, "ok", f"{files.architecture or 'unknown architecture'}, config {files.config_hash} in {files.folder}"
+    )
