@@ -19,6 +19,12 @@ HOSTS: Mapping[str, str] = {
     "local": "launchers.hosts.local:LocalTransport",
 }
 
+# How a host of the YAML becomes the settings of its kind.
+HOST_SETTINGS: Mapping[str, str] = {
+    "ssh": "launchers.hosts.ssh:settings_of",
+    "local": "launchers.hosts.local:settings_of",
+}
+
 
 def load(table: Mapping[str, str], name: str) -> Any:
     """The class behind ``name``, imported only now. UsageError, with the nearest valid name, for an unknown one."""

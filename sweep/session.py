@@ -8,7 +8,6 @@ import json
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -16,8 +15,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from launchers.hosts.local import LocalSettings
-from launchers.hosts.ssh import SshSettings
 from launchers.locks import this_holder
 from launchers.servers import Owner
 from search_spaces.space import SearchSpace
@@ -36,6 +33,7 @@ from sweep.model import ArmConfig, BlockSpec, Prompt, Role, Stage
 from sweep.pins import added_pins, server_args
 from sweep.pool import Pool, RayPool
 from sweep.readiness import Deadlines
+from sweep.registry import HOST_SETTINGS, load
 from sweep.reports import LaunchRequest, OwnerSettings
 from sweep.runner import HostState, Runner, RunSettings
 from sweep.seams import Listener
@@ -227,11 +225,12 @@ def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -
     for place, host in enumerate(spec.hosts):
         before = [launch for launch in measured if launch.host == host.name]
         gpus = spec.gpus_of(host)
+        transport = load(HOST_SETTINGS, host.kind)(host)
         settings = OwnerSettings(
             host=host.name,
             kind=host.kind,
-            transport=transport_settings(host, simulated=spec.simulated),
-            python=_python(host, simulated=spec.simulated),
+            transport=transport,
+            python=transport.python,
             activate=host.activate,
             base_dir=host.base_dir,
             gpus=gpus,
@@ -253,23 +252,6 @@ def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -
         )
         states[host.name] = HostState(host.name, settings, agenda, gpus[: spec.gpus_per_arm])
     return states
-
-
-def transport_settings(host: Host, *, simulated: bool) -> SshSettings | LocalSettings:
-    """How to reach a host of the YAML."""
-    python = _python(host, simulated=simulated)
-    base_dir = host.base_dir or "~/.specsweep"
-    if host.kind == "local":
-        return LocalSettings(host.name, python, host.activate, base_dir, host.gpus)
-    assert host.address is not None  # the YAML's models see to it
-    return SshSettings(
-        host.name, host.address, host.user, host.port, host.key, python, host.activate, base_dir, host.gpus
-    )
-
-
-def _python(host: Host, *, simulated: bool) -> str:
-    """The host's python; on this machine and without a real engine, the one we run with."""
-    return host.python or (sys.executable if simulated and host.kind == "local" else "python3")
 
 
 def _engine_args(spec: StudySpec, host: Host, prompts: PromptSet) -> dict[str, Any]:

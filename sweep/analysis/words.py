@@ -44,8 +44,10 @@ def winner(rows: Sequence[Ranked], name: Name, objective: Objective) -> str:
                 f"{at}: {name(any_faster[0].trial)} is {comparison(any_faster[0].result)}, but it is not among the "
                 "arms that lead; confirm these."
             )
+        most = max(group, key=lambda r: r.result.gain.estimate if r.result.gain else -1.0)
         return (
-            f"{at}: nothing is shown to beat the baseline; the best, {name(first.trial)}: {comparison(first.result)}."
+            f"{at}: nothing is shown to beat the baseline; the highest, {name(most.trial)}: "
+            f"{comparison(most.result)}."
         )
     lead = faster[0]
     text = f"{at}: {name(lead.trial)} is {comparison(lead.result)}"
