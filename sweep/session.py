@@ -247,7 +247,7 @@ def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -
         agenda = HostAgenda(
             calibrate_launches=calibrate,
             baseline_every=spec.measurement.baseline_every,
-            baseline_minutes=60.0,
+            baseline_minutes=spec.measurement.baseline_minutes,
             engine_default=default if place == 0 else None,
         )
         states[host.name] = HostState(host.name, settings, agenda, gpus[: spec.gpus_per_arm])

@@ -104,13 +104,8 @@ class Ranked:
     tie_size: int = 1  # arms of this rank, this one included
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "rank": self.rank,
-            "trial": self.trial,
-            "confirmed": self.confirmed,
-            "tie_size": self.tie_size,
-            **self.result.as_dict(),
-        }
+        """Without the gain, which is a row of its own."""
+        return {"rank": self.rank, "trial": self.trial, "confirmed": self.confirmed, "tie_size": self.tie_size}
 
 
 @dataclass(frozen=True, slots=True)
