@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sweep.cli.common import db_option, is_tty, json_option, print_json
+from sweep.cli.space_options import SpaceCommand, override_options, read, space_options
 from sweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,59 +20,18 @@ if TYPE_CHECKING:
     from sweep.config import Overrides, StudySpec
 
 
-def _space_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--until", metavar="HH:MM", help="Start no further trial after this time of day."),
-        click.option("--budget", metavar="DURATION", help="Start no further trial after this long, e.g. 2h."),
-        click.option("--trials", type=click.IntRange(min=1), help="Number of trials."),
-        click.option(
-            "--host", "hosts", multiple=True, help="Use this host (name in the YAML, alias, user@host, local)."
-        ),
-        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the YAML."),
-    ):
-        function = option(function)
-    return function
-
-
-@click.command()
-@click.argument("space")
-@click.option("--name", help="Name of the study; the YAML's `name` where left out.")
-@click.option(
-    "--simulate",
-    is_flag=False,
-    flag_value="",
-    default=None,
-    metavar="[PROFILE]",
-    help="Simulated servers on local hosts.",
-)
+@click.command(cls=SpaceCommand)
+@space_options
 @click.option("--detach", is_flag=True, help="Run in the background; survives logout.")
-@_space_options
 @db_option
 @json_option
-def start(
-    space: str,
-    name: str | None,
-    simulate: str | None,
-    detach: bool,
-    sets: tuple[str, ...],
-    hosts: tuple[str, ...],
-    trials: int | None,
-    budget: str | None,
-    until: str | None,
-    db_url: str,
-    as_json: bool,
-) -> None:
+def start(space: str, detach: bool, db_url: str, as_json: bool, **options: Any) -> None:
     """Start a study from SPACE, a search-space YAML or the bare name of a shipped one."""
     from storage.store import Store
     from sweep import session
-    from sweep.config import Overrides, find, load_space, simulated
+    from sweep.config import find
 
-    overrides = Overrides(sets=sets, hosts=hosts, trials=trials, budget=budget, until=until, name=name)
-    spec = load_space(space, overrides)
-    if simulate is not None:
-        spec = simulated(spec, simulate or None)
-        if trials is not None:
-            spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"trials": trials})})
+    spec = read(space, **options)
     with Store.open(db_url) as store:
         study = session.create(store, spec, find(space).read_text(encoding="utf-8"))
         if detach:
@@ -87,7 +46,7 @@ def start(
     "--space", help="The YAML, extended: more trials, another drafter, a wider axis. The difference is shown."
 )
 @click.option("--detach", is_flag=True, help="Run in the background; survives logout.")
-@_space_options
+@override_options
 @db_option
 @json_option
 def resume(
@@ -186,9 +145,7 @@ def _extended(old: StudySpec, yaml: str, space: str | None, overrides: Overrides
     text = yaml if space is None else find(space).read_text(encoding="utf-8")
     spec = load_text(yaml, overrides, source="the stored YAML") if space is None else load_space(space, overrides)
     if old.simulated_by_flag:
-        spec = simulated(spec, old.simulate.profile if old.simulate else None)
-        if overrides.trials is not None:
-            spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"trials": overrides.trials})})
+        spec = simulated(spec, old.simulate.profile if old.simulate else None, trials=overrides.trials)
     return spec, text
 
 

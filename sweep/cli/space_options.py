@@ -24,6 +24,17 @@ def space_options(function: F) -> F:
     """SPACE and everything that stands above it: passes ``space`` and the keyword arguments of :func:`read`."""
     for option in (
         click.option("--name", help="Name of the study; the YAML's `name` where left out."),
+        override_options,
+        click.option("--simulate", metavar="[=PROFILE]", help="Simulated servers on local hosts."),
+        click.argument("space"),
+    ):
+        function = option(function)
+    return function
+
+
+def override_options(function: F) -> F:
+    """What may change between start and resume: passes ``sets``, ``hosts``, ``trials``, ``budget`` and ``until``."""
+    for option in (
         click.option("--until", metavar="HH:MM", help="Start no further trial after this time of day."),
         click.option("--budget", metavar="DURATION", help="Start no further trial after this long, e.g. 2h."),
         click.option("--trials", type=click.IntRange(min=1), help="Number of trials."),
@@ -31,8 +42,6 @@ def space_options(function: F) -> F:
             "--host", "hosts", multiple=True, help="Use this host (name in the YAML, alias, user@host, local)."
         ),
         click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the YAML."),
-        click.option("--simulate", metavar="[=PROFILE]", help="Simulated servers on local hosts."),
-        click.argument("space"),
     ):
         function = option(function)
     return function
