@@ -113,11 +113,13 @@ def fit_acceptance(profile: Profile, measured: dict[tuple[int, int, int], dict[s
 
 
 def fit_categories(profile: Profile, measured: dict[tuple[int, int, int], dict[str, float]]) -> list[Cell]:
-    """Exponents of the categories from every recorded tree; ``other`` stays at one."""
+    """Exponents of the categories from every recorded tree. Their geometric mean is one, as ``other`` is: the level
+    belongs to the depth probabilities alone."""
     names = truth.main_categories(profile)
 
     def put(target: Profile, x: Sequence[float]) -> None:
-        target["categories"].update(zip(names, [round(v, 4) for v in x], strict=True))
+        level = math.exp(sum(math.log(v) for v in x) / len(x))
+        target["categories"].update(zip(names, [round(v / level, 4) for v in x], strict=True))
 
     def cells(target: Profile) -> list[Cell]:
         return [
@@ -265,7 +267,7 @@ def main() -> int:
         rows = read_rows(options.smollm2)
         lengths = accept_lengths(rows)
         small = changed["h200-smollm2"] = truth.load("h200-smollm2")
-        for _ in range(4):  # exponents and depths are fitted in turn: the exponents need a level, the level a mix
+        for _ in range(6):  # exponents and depths are fitted in turn: the exponents need a level, the level a mix
             by_category = fit_categories(small, lengths)
             overall = fit_acceptance(small, lengths)
         report("h200-smollm2: accept length by category (about two prompts each)", by_category, 1.0, 1.0)

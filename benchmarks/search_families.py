@@ -68,11 +68,12 @@ class Problem:
             self._best[level] = max(self.value(c, level) for c in self.space.candidates)
         return self._best[level]
 
-    def regret(self, chosen: Sequence[ArmConfig]) -> float:
-        """The worst objective's shortfall of its chosen configuration, as a fraction of the best; 1 with none."""
+    def regret(self, chosen: Sequence[ArmConfig]) -> tuple[float, float]:
+        """Shortfall of each objective's chosen configuration as a fraction of its best: (mean, worst); 1 with none."""
         if not chosen:
-            return 1.0
-        return max(1.0 - self.value(c, b) / self.best(b) for c, b in zip(chosen, self.levels, strict=True))
+            return 1.0, 1.0
+        short = [1.0 - self.value(c, b) / self.best(b) for c, b in zip(chosen, self.levels, strict=True)]
+        return sum(short) / len(short), max(short)
 
     def launch(self, config: ArmConfig, rng: np.random.Generator) -> Told:
         """What one launch of a real search would tell."""

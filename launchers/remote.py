@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from launchers import gpus as smi
 from launchers import supervisor
@@ -111,15 +109,3 @@ class Remote:
                 raise HostError(f"{self._transport.name}: {query[0]} fails with status {answer['status']}: {words}")
         gpus, driver = smi.parse_gpus(reply["answers"][0]["out"])
         return gpus, smi.parse_processes(reply["answers"][1]["out"], reply["who"]), driver
-
-
-def read_flood(url: str, chunk_bytes: int) -> float:
-    """Chunks per second that arrive from a flooding server until it closes the connection."""
-    address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
-        connection.recv(1 << 20)  # the first bytes carry the setting up of the path
-        begun = time.perf_counter()
-        received = 0
-        while data := connection.recv(1 << 20):
-            received += len(data)
-        return received / chunk_bytes / (time.perf_counter() - begun)

@@ -14,12 +14,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from launchers import run_files
+from launchers import path_capacity, run_files
 from launchers.gpu_watch import MEMORY_SLACK_MIB, GpuWatch
 from launchers.gpus import Telemetry
 from launchers.host_values import Found, ModelFiles, RunningServer, ServerState
 from launchers.locks import Owner, known_dead
-from launchers.remote import Remote, read_flood
+from launchers.remote import Remote
 from sweep.errors import BusyError, HostError
 from sweep.model import GpuProcess, HostFacts, LaunchSpec, StopReport
 from sweep.seams import HostTools, Transport
@@ -279,14 +279,9 @@ class HostServers:
         """A port of the host on which nobody listens now."""
         return int(self._remote.call("facts")["free_port"])
 
-    def path_capacity(self, *, seconds: float = 1.0, chunk_bytes: int = 4096) -> float:
-        """Chunks per second that one connection from the host brings here when the host sends as fast as it can.
-
-        This is bytes ÷ ``chunk_bytes``: under such a load chunks travel together, as they do when a path is full.
-        """
-        port = self._remote.call("flood", seconds=seconds, chunk_bytes=chunk_bytes)["port"]
-        with self._transport.forward(port) as url:
-            return read_flood(url, chunk_bytes)
+    def path_capacity(self) -> float:
+        """Chunks per second that the path from the host's ports to here carries; see ``launchers.path_capacity``."""
+        return path_capacity.measure(self._transport, lambda **request: self._remote.call("flood", **request)["port"])
 
     def _owned(self, command: str, *, timeout_s: float = 30.0, **request: Any) -> dict[str, Any]:
         if self._epoch is None:

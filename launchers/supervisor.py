@@ -619,6 +619,15 @@ class Supervisor:
 # ------------------------------------------------------------------------------------------------ launches
 
 
+def read_state(folder: str) -> Optional[State]:
+    """A launch's record. After a reboot its pids belong to others: such a record names no process any more."""
+    state = read_json(os.path.join(folder, "state.json"))
+    if state is not None and state["boot_id"] != boot_id():
+        nobody = {"pid": 0, "start": 0}
+        state.update(supervisor=nobody, server=nobody, processes=[], cgroup=None)
+    return state
+
+
 def runs(base: str) -> list[tuple[str, State]]:
     """(folder, state) of every launch that left a record."""
     top = os.path.join(base, "runs")
@@ -626,7 +635,7 @@ def runs(base: str) -> list[tuple[str, State]]:
         names = sorted(os.listdir(top))
     except OSError:
         return []
-    pairs = [(os.path.join(top, name), read_json(os.path.join(top, name, "state.json"))) for name in names]
+    pairs = [(os.path.join(top, name), read_state(os.path.join(top, name))) for name in names]
     return [(folder, state) for folder, state in pairs if state]
 
 
@@ -660,7 +669,7 @@ def cmd_start(base: str, request: State) -> State:
     folder = os.path.join(base, "runs", "%s.%s.%d" % (request["study"], request["launch"], request["epoch"]))
     with locked(base) as lock:
         lease = check_epoch(base, request)
-        known = read_json(os.path.join(folder, "state.json"))
+        known = read_state(folder)
         if known is not None:
             return {"state": known, "folder": folder}
         tidy(base)
@@ -713,7 +722,7 @@ def cmd_start(base: str, request: State) -> State:
         os.waitpid(child, 0)
         with os.fdopen(read_end, "rb") as pipe:
             pipe.read()  # ends when the server's process exists and is recorded, or when the supervisor died
-    recorded = read_json(os.path.join(folder, "state.json"))
+    recorded = read_state(folder)
     if recorded is None:
         raise Refused(
             "failed", "the supervisor died: %s" % slurp(os.path.join(folder, "supervisor.log"))[-500:].strip()
@@ -760,13 +769,6 @@ def supervise(
         os._exit(0)
 
 
-def live(state: State, procs: dict[int, State]) -> list[State]:
-    """Processes of a recorded launch that are alive; none for a record from before a reboot."""
-    if state["boot_id"] != boot_id() or state["supervisor"] is None:
-        return []
-    return ours(state, procs)
-
-
 def end_runs(pairs: list[tuple[str, State]], grace_s: float) -> list[State]:
     """End several launches at once: their supervisors do it; where one is dead we do."""
     for folder, state in pairs:
@@ -780,7 +782,7 @@ def end_runs(pairs: list[tuple[str, State]], grace_s: float) -> list[State]:
         deadline = time.monotonic() + grace_s + STRAGGLERS_S + KILL_DEADLINE_S + 5.0
         while same(state["supervisor"]) and time.monotonic() < deadline:
             time.sleep(0.02)
-        state = read_json(path) or state
+        state = read_state(folder) or state
         if not state["finished"]:
             if same(state["supervisor"]):
                 send(state["supervisor"], signal.SIGKILL)
@@ -796,13 +798,13 @@ def cmd_stop(base: str, request: State) -> State:
     """End one launch and say what is left of it."""
     with locked(base):
         check_epoch(base, request)
-    state = read_json(os.path.join(request["folder"], "state.json"))
+    state = read_state(request["folder"])
     if state is None:
         raise Refused("failed", "no record of this launch in %s" % request["folder"])
     pids = [proc["pid"] for proc in state["processes"]]
     if not state["finished"]:
         state = end_runs([(request["folder"], state)], request["grace_s"])[0]
-    left = [proc["pid"] for proc in live(state, scan())]
+    left = [proc["pid"] for proc in ours(state)]
     return {"exit_code": state["exit_code"], "reason": state["reason"], "left": left, "pids": pids}
 
 
@@ -812,9 +814,9 @@ def found(base: str) -> list[tuple[Optional[str], State, list[State]]]:
     entries: list[tuple[Optional[str], State, list[State]]] = []
     claimed: set[int] = set()
     for folder, state in runs(base):
-        alive = live(state, procs)
+        alive = ours(state, procs)
         claimed.update(proc["pid"] for proc in alive)
-        if alive or (state["boot_id"] == boot_id() and same(state["supervisor"])):
+        if alive or same(state["supervisor"]):
             entries.append((folder, state, alive))
     strays: dict[str, list[State]] = {}
     for pid, proc in procs.items():
@@ -968,12 +970,15 @@ def cmd_models(base: str, request: State) -> State:
 
 
 def cmd_flood(base: str, request: State) -> State:
-    """Serve one connection on loopback with chunks as fast as they are taken, then end; answers with the port."""
+    """Serve ``connections`` on loopback with chunks for a while, then end; answers with the port.
+
+    ``rate`` is chunks per second and connection, each sent by itself; None sends as fast as they are taken.
+    """
     import socket
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    listener.listen(8)
+    listener.listen(64)
     port = listener.getsockname()[1]
     if os.fork():
         return {"port": port}
@@ -983,13 +988,20 @@ def cmd_flood(base: str, request: State) -> State:
         for target in (0, 1, 2):
             os.dup2(null, target)
         signal.alarm(int(request["seconds"]) + 10)
-        connection, _ = listener.accept()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connections = [listener.accept()[0] for _ in range(request["connections"])]
+        for connection in connections:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         chunk = b"x" * request["chunk_bytes"]
-        deadline = time.monotonic() + request["seconds"]
-        while time.monotonic() < deadline:
-            connection.sendall(chunk)
-        connection.close()
+        begun = time.monotonic()
+        rounds = 0
+        while time.monotonic() < begun + request["seconds"]:
+            for connection in connections:
+                connection.sendall(chunk)
+            rounds += 1
+            if request["rate"]:
+                time.sleep(max(0.0, begun + rounds / request["rate"] - time.monotonic()))
+        for connection in connections:
+            connection.close()
     finally:
         os._exit(0)
 

@@ -24,16 +24,19 @@ from sweep.model import Comparison, Objective, Role, Stage, Verdict
 ENGINE_DEFAULT = "engine_default"
 
 
-def best(store: Store, study_id: int, *, objective: str | None = None, limit: int | None = 10) -> dict[str, Any]:
+def best(
+    store: Store, study_id: int, *, objective: str | None = None, limit: int | None = 10, lossy: bool = False
+) -> dict[str, Any]:
     """The ranking by one objective (the study's first where None) against both references.
 
-    Only complete trials are ranked. Raises UsageError for an objective that was not measured.
+    Only complete trials are ranked, and lossless arms alone: ``lossy`` ranks those that may change what is answered,
+    a class of their own. Raises UsageError for an objective that was not measured.
     """
     study = store.study_by_id(study_id)
     with store.database.read() as connection:
         found = analysis_summary(connection, study.id)
         chosen = _objective(connection, study, objective)
-        candidates = ranked(connection, study.id, chosen, found)
+        candidates = ranked(connection, study.id, chosen, found, lossy=lossy)
         shown = candidates if limit is None else candidates[:limit]
         ids = [candidate.trial_id for candidate in shown]
         trials = _trials(connection, ids)
@@ -50,6 +53,7 @@ def best(store: Store, study_id: int, *, objective: str | None = None, limit: in
         "objectives": [o.key for o in study.objectives],
         "baseline": {"by_objective": found["baseline"]},
         "engine_default": {"by_objective": default},
+        "lossy": lossy,
         "beats_baseline": faster,
         "sentences": found["sentences"],
         "ranked": len(candidates),

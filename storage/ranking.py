@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from storage import schema
-from sweep.model import Comparison, Flag, Objective, Stage, Verdict
+from sweep.model import ArmConfig, Comparison, Flag, Objective, Stage, Verdict
 
 BASELINE = "baseline"
 
@@ -47,8 +47,11 @@ def feasible(violations: Mapping[str, float] | None) -> bool:
     return all(violation <= 0 for violation in (violations or {}).values())
 
 
-def ranked(connection: Connection, study_id: int, objective: Objective, summary: Mapping[str, Any]) -> list[Candidate]:
-    """Every complete trial, best first. ``summary`` is :func:`analysis_summary`'s."""
+def ranked(
+    connection: Connection, study_id: int, objective: Objective, summary: Mapping[str, Any], *, lossy: bool = False
+) -> list[Candidate]:
+    """Every complete trial of one class (lossless arms, or ``lossy`` ones), best first. ``summary`` is
+    :func:`analysis_summary`'s."""
     gains, trials = schema.gains.c, schema.trials.c
     of_objective = sa.and_(
         gains.study_id == study_id,
@@ -60,11 +63,16 @@ def ranked(connection: Connection, study_id: int, objective: Objective, summary:
     query = sa.select(gains.trial_id, gains.comparison, gains.estimate, gains.stage).where(of_objective)
     found = {row.trial_id: row for row in connection.execute(query)}
     order = {trial: (rank, place) for place, (trial, rank) in enumerate(summary["ranking"].get(objective.key, ()))}
-    query = sa.select(trials.id, trials.number, trials.flags, trials.objective_values, trials.constraint_values).where(
-        trials.study_id == study_id, trials.verdict == Verdict.COMPLETE.value
+    columns = (trials.id, trials.number, trials.flags, trials.objective_values, trials.constraint_values)
+    query = (
+        sa.select(*columns, schema.arms.c.config)
+        .join(schema.arms, schema.arms.c.id == trials.arm_id)
+        .where(trials.study_id == study_id, trials.verdict == Verdict.COMPLETE.value)
     )
     candidates = []
     for row in connection.execute(query):
+        if ArmConfig.from_dict(row.config).lossy is not lossy:
+            continue
         gain = found.get(row.id)
         rank, place = order.get(row.number, (None, len(order)))
         candidates.append(

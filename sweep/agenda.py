@@ -14,13 +14,14 @@ from sweep.model import BASELINE, ArmConfig, Role, Stage
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One launch to make. ``trial`` is the trial's number, None for a reference."""
+    """One launch to make. ``trial`` is the trial's number, None for a reference; ``last``: the trial ends with it."""
 
     arm: ArmConfig
     role: Role
     stage: Stage
     trial: int | None = None
     pair: int | None = None
+    last: bool = True
 
 
 @dataclass(slots=True)
@@ -28,16 +29,20 @@ class HostAgenda:
     """The references one host still owes.
 
     ``calibrate_launches`` baselines at the start teach the noise (A/A); afterwards a baseline is due when
-    ``baseline_every`` candidates or ``baseline_minutes`` have passed since the last one.
+    ``baseline_every`` candidate launches or ``baseline_minutes`` have passed since the last one, or when it is
+    demanded. Each trial is launched ``candidate_launches`` times in a row: two of them between baselines are ABBA.
     """
 
     calibrate_launches: int
     baseline_every: int
     baseline_minutes: float
     engine_default: ArmConfig | None
+    candidate_launches: int = 1
     baselines: int = 0
     since_baseline: int = 0
     baseline_at: float | None = None
+    pair: int | None = None  # of the candidate launched last: the baseline after it belongs to the same pair
+    demanded: bool = False
 
     def reference(self, now: float) -> Job | None:
         """The reference that is due at ``now`` (Unix seconds), before another candidate may start."""
@@ -49,13 +54,20 @@ class HostAgenda:
         if self.since_baseline == 0:
             return None
         late = self.baseline_at is not None and now - self.baseline_at > self.baseline_minutes * 60
-        return (
-            Job(BASELINE, Role.BASELINE, Stage.SEARCH) if late or self.since_baseline >= self.baseline_every else None
-        )
+        return self.last() if late or self.demanded or self.since_baseline >= self.baseline_every else None
+
+    def candidate(self, trial: int, arm: ArmConfig, pair: int) -> list[Job]:
+        """The launches of one trial. ``pair`` is used where they are alternated with the baseline."""
+        launches = self.candidate_launches
+        alternated = pair if launches > 1 else None
+        return [
+            Job(arm, Role.CANDIDATE, Stage.SEARCH, trial, alternated, last=turn + 1 == launches)
+            for turn in range(launches)
+        ]
 
     def last(self) -> Job | None:
         """The closing bracket: due when something was measured after the last baseline."""
-        return Job(BASELINE, Role.BASELINE, Stage.SEARCH) if self.since_baseline else None
+        return Job(BASELINE, Role.BASELINE, Stage.SEARCH, pair=self.pair) if self.since_baseline else None
 
     def done(self, job: Job, now: float, *, measured: bool) -> None:
         """Book a finished launch. A baseline that could not be measured stays due."""
@@ -63,11 +75,13 @@ class HostAgenda:
             self.baselines += 1
             self.since_baseline = 0
             self.baseline_at = now
+            self.demanded = False
         elif job.role is Role.ENGINE_DEFAULT:
             self.engine_default = None
             self.since_baseline += measured
         elif measured:
             self.since_baseline += 1
+            self.pair = job.pair
 
 
 def confirm_jobs(top: Sequence[tuple[int, ArmConfig]], launches: int, pair: int) -> list[Job]:

@@ -5,6 +5,7 @@ Kept in memory beside the rows so that nothing is read back per trial; every cha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from sweep.model import (
     ArmConfig,
     Constraint,
     Diagnosis,
+    Flag,
     HostFacts,
     MeasuredLaunch,
     Objective,
@@ -75,7 +77,8 @@ class Books:
     def host_ready(self, name: str, kind: str, facts: HostFacts) -> None:
         self.store.add_host(self.study_id, name, kind, facts)
 
-    def host_error(self, name: str, answer: Prepared) -> None:
+    def host_error(self, name: str, kind: str, answer: Prepared) -> None:
+        self.store.add_host(self.study_id, name, kind)
         self._host_errors[name] = answer
 
     def no_host_error(self) -> SweepError:
@@ -134,6 +137,30 @@ class Books:
         self._reload(number)
         return again
 
+    def hand_back(self, number: int, why: str) -> None:
+        """A trial whose launches were not all made goes back into the queue."""
+        self.store.requeue_trial(self.study_id, number, why[:500])
+        self._reload(number)
+
+    def requeue_not_comparable(self, max_attempts: int) -> list[tuple[int, str]]:
+        """Queue again what the last analysis could not compare (its brackets disagree); numbers and reasons.
+
+        A trial that stays so at its last attempt keeps its flag. Launches that can be compared later are used alone.
+        """
+        refused = self.analysis.not_comparable if self.analysis is not None else {}
+        again = [
+            (number, why)
+            for number, why in refused.items()
+            if self._trials[number].state is TrialState.FINISHED and self._trials[number].attempt < max_attempts
+        ]
+        for number, why in again:
+            self.hand_back(number, f"not comparable: {why}")
+        return again
+
+    def impossible(self, number: int) -> bool:
+        """True where the trial gained more than its accept length allows: the baseline was measured too slow."""
+        return self.analysis is not None and Flag.ABOVE_ACCEPT_LENGTH in self.analysis.flags(number)
+
     def recover(self, why: str) -> list[int]:
         """After a crash: trials left running are queued again, launches left open are closed. Their numbers."""
         lost = [trial.number for trial in self._trials.values() if trial.state is TrialState.RUNNING]
@@ -145,6 +172,10 @@ class Books:
                 launch.id, Diagnosis(Verdict.CANCELLED, launch.phase or Phase.START, "abandoned", why, "", Retry.LATER)
             )
         return lost
+
+    def reload(self) -> None:
+        """Trials that were added beside the proposer."""
+        self._trials = {trial.number: trial for trial in self.store.trials(self.study_id)}
 
     def _reload(self, number: int) -> TrialRow:
         self._trials[number] = self.store.trial(self.study_id, number)
@@ -235,8 +266,9 @@ class Books:
             self._figures[launch.launch_id] = extract(launch, metrics_for(self._objectives, self._settings))
         return self._figures[launch.launch_id]
 
-    def to_confirm(self, host: str, top: int) -> list[tuple[int, ArmConfig]]:
-        """The candidates this host confirms: of the best ``top`` of each objective in turn, those measured here."""
+    def to_confirm(self, host: str, top: int, launches: int) -> list[tuple[int, ArmConfig]]:
+        """The candidates this host confirms: of the best ``top`` of each objective in turn, those measured here that
+        have fewer than ``launches`` confirming launches (a confirm stage may have been cut short)."""
         if self.analysis is None:
             return []
         order: list[int] = []
@@ -246,8 +278,8 @@ class Books:
                 if place < len(ranking) and ranking[place].trial not in order:
                     order.append(ranking[place].trial)
         chosen = [n for n in order if all(v <= 0 for v in self._trials[n].constraints.values())][:top]
-        confirmed = {m.trial for m in self._measured if m.stage is Stage.CONFIRM}
-        return [(n, self._trials[n].config) for n in chosen if self._trials[n].host == host and n not in confirmed]
+        done = Counter(m.trial for m in self._measured if m.stage is Stage.CONFIRM)
+        return [(n, self._trials[n].config) for n in chosen if self._trials[n].host == host and done[n] < launches]
 
     def seconds_left(self, done: int, budget: int | None) -> float | None:
         """Guess from the trials so far; None before there is one, or without a budget of trials."""

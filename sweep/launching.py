@@ -13,6 +13,7 @@ from typing import Any
 
 from storage.store import Store
 from sweep.agenda import Job
+from sweep.diagnoses import cancelled
 from sweep.model import (
     BlockResult,
     BlockSpec,
@@ -26,7 +27,7 @@ from sweep.model import (
     Verdict,
 )
 from sweep.pool import HostLost
-from sweep.reports import BlockReport, LaunchReport, LaunchRequest, ProbeReport
+from sweep.reports import BlockReport, LaunchReport, LaunchRequest, ProbeReport, Stopped
 
 BLOCK_ATTEMPTS = 2  # a block that came back invalid (client lag, lost requests) is measured once more
 
@@ -40,6 +41,7 @@ class LaunchOutcome:
     diagnosis: Diagnosis | None
     flags: frozenset[Flag]
     host_lost: bool = False
+    unclean: str | None = None  # what is not known to be gone after the stop
     seconds: float = 0.0
 
 
@@ -94,10 +96,13 @@ class Launcher:
         flags: set[Flag] = set()
         diagnosis: Diagnosis | None = None
         host_lost = False
+        report: LaunchReport | None = None
+        stopped: Stopped | HostLost
         asked = request(str(row))
         name = asked.launch_id
         try:
             report = await self._start(row, asked)
+            _raise_if(report.diagnosis)
             effective = report.effective
             if effective is not None and effective.status == "coerced":
                 flags.add(Flag.COERCED)
@@ -107,15 +112,16 @@ class Launcher:
                 blocks.append(await self._block(row, name, spec))
         except _Ended as end:
             diagnosis, host_lost = end.diagnosis, end.host_lost
+        except BaseException:  # the database or the study ends: this launch must not look measured
+            diagnosis = cancelled(Phase.BENCHMARK)
+            raise
         finally:
-            stopped = await self.call("stop", name)
-            report_lost = isinstance(stopped, HostLost)
-            self.store.finish_launch(
-                row,
-                diagnosis,
-                None if report_lost else stopped.report,
-                log_tail=() if report_lost else stopped.log_tail,
-            )
+            # A launch that did not become ready has been stopped already, and its report says how.
+            stopped = report.stop if report is not None and report.stop is not None else await self.call("stop", name)
+            if isinstance(stopped, HostLost):
+                self.store.finish_launch(row, diagnosis)
+            else:
+                self.store.finish_launch(row, diagnosis, stopped.report, log_tail=stopped.log_tail)
         for block in blocks:
             flags.update(Flag(name) for name in block.log_flags)
         measured = MeasuredLaunch(
@@ -130,14 +136,15 @@ class Launcher:
             blocks=tuple(blocks),
             pair=job.pair,
         )
-        return LaunchOutcome(measured, effective, diagnosis, frozenset(flags), host_lost, time.time() - begun)
+        unclean = None if isinstance(stopped, HostLost) or stopped.report.clean else stopped.report.note
+        return LaunchOutcome(measured, effective, diagnosis, frozenset(flags), host_lost, unclean, time.time() - begun)
 
     async def _start(self, row: int, request: LaunchRequest) -> LaunchReport:
         self.note("launch", {"launch": row, "arm": request.arm.label()})
         report: LaunchReport = await self._ask("launch", request)
         self.store.launch_started(row, report)
-        _raise_if(report.diagnosis)
-        self.store.launch_ready(row, report)
+        if report.ready:
+            self.store.launch_ready(row, report)
         return report
 
     async def _probe(self, row: int, name: str, prompts: Sequence[Prompt], *, speculative: bool) -> None:

@@ -204,6 +204,12 @@ class ArmConfig:
         return self.speculative and self.num_steps is None and self.topk is None and self.num_draft_tokens is None
 
     @property
+    def lossy(self) -> bool:
+        """True where the arm may emit tokens that the target alone would not: SGLang's accept thresholds below 1
+        (``--speculative-accept-threshold-single`` and ``-acc``). A class of its own, never ranked among the others."""
+        return any(flag in LOSSY_BELOW_ONE and isinstance(v, int | float) and v < 1 for flag, v in self.extra)
+
+    @property
     def cost(self) -> tuple[int, int]:
         """Order of the cheaper arm in a tie: fewer draft tokens, then fewer steps."""
         return (self.num_draft_tokens or 0, self.num_steps or 0)
@@ -223,6 +229,7 @@ class ArmConfig:
 
 
 BASELINE = ArmConfig()
+LOSSY_BELOW_ONE = frozenset({"speculative-accept-threshold-single", "speculative-accept-threshold-acc"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from sweep.bench.http import Target
 from sweep.bench.prepare import Prepared as PreparedPrompts
 from sweep.bench.prepare import prepare
 from sweep.bench.probe import probe, warm_up
-from sweep.errors import HostError, SweepError
+from sweep.errors import BusyError, HostError, SweepError
 from sweep.model import (
     BlockSpec,
     Diagnosis,
@@ -41,6 +41,7 @@ from sweep.reports import BlockReport, LaunchReport, LaunchRequest, OwnerSetting
 from sweep.server_http import ServerHttp
 
 LOG_TAIL = 60  # lines kept with a launch
+GRACE_S = 15.0  # what a server gets between TERM and KILL
 HEARTBEAT_LIMIT_S = 20.0  # the lease is renewed only while the controller was heard from within this time
 
 
@@ -63,6 +64,8 @@ class HostOwner:
         self._facts: HostFacts | None = None
         self._path_capacity: float | None = None
         self._running: dict[str, _Server] = {}
+        self._ending: dict[str, _Server] = {}
+        self._grace_s = GRACE_S
         self._cancel = threading.Event()
         self._closed = threading.Event()
         self._progress: dict[str, Any] = {"phase": None, "since": time.time()}
@@ -95,12 +98,17 @@ class HostOwner:
         self._heard = time.monotonic()
         return dict(self._progress)
 
-    def cancel(self) -> None:
-        """Make the call in flight end soon, with verdict ``cancelled``. Later calls are refused until `rearm`."""
-        self._cancel.set()
+    def cancel(self, now: bool = False) -> None:
+        """Make the call in flight end soon, with verdict ``cancelled``; later ones end at once.
 
-    def rearm(self) -> None:
-        self._cancel.clear()
+        ``now`` kills every server without grace, also one whose stop is under way.
+        """
+        self._cancel.set()
+        if now:
+            self._grace_s = 0.0
+            for server in [*self._running.values(), *self._ending.values()]:
+                with contextlib.suppress(SweepError):  # the stop in flight, or the one to come, reports it
+                    self._servers.stop(server.running, grace_s=0.0)
 
     def close(self) -> list[Stopped]:
         """End every server still running, give the lock back, disconnect."""
@@ -126,6 +134,8 @@ class HostOwner:
         self._note(Phase.START)
         server: _Server | None = None
         argv: tuple[str, ...] = ()
+        if self._cancel.is_set():
+            return LaunchReport(argv, False, started_at, diagnosis=diagnoses.cancelled(Phase.START))
         try:
             facts = self._require_facts()
             spec = self._engine.launch_spec(
@@ -154,7 +164,7 @@ class HostOwner:
             if diagnosis is None:
                 server.http = ServerHttp(self._servers.forward(running), running.api_key)
                 return self._ready(server, started_at, phases)
-        except HostError as error:
+        except (HostError, BusyError) as error:
             phases, diagnosis = {}, diagnoses.infra(Phase.START, str(error))
         stop = self.stop(request.launch_id) if server is not None else None
         return _report(server, argv, started_at, phases, diagnosis=diagnosis, stop=stop)
@@ -257,15 +267,18 @@ class HostOwner:
         if server is None:
             return Stopped(StopReport(clean=True, exit_code=None, took_s=0.0, note="not running"))
         self._note(Phase.STOP)
+        self._ending[launch_id] = server
         with contextlib.suppress(HostError):
             server.log.drain()
         if server.http is not None:
-            self._engine.abort_all(server.http)
+            if self._grace_s > 0:
+                self._engine.abort_all(server.http)
             server.http.close()
         try:
-            report = self._servers.stop(server.running)
+            report = self._servers.stop(server.running, grace_s=self._grace_s)
         except SweepError as error:
-            report = StopReport(clean=False, exit_code=None, took_s=0.0, note=str(error))
+            report = StopReport(clean=False, exit_code=None, took_s=0.0, note=f"the stop was not verified: {error}")
+        del self._ending[launch_id]
         self._note(None)
         return Stopped(report, server.tail())
 

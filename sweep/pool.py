@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from sweep.errors import HostError
 from sweep.owner import HostOwner
+from sweep.ray_home import VARIABLE, RayHome, end_stale
 from sweep.reports import OwnerSettings
 
 
@@ -33,7 +31,9 @@ class HostLost:
 class Pool(Protocol):
     """Runs methods of host owners: by Ray in a study, inline in tests of the layers above."""
 
-    def open(self, settings: Mapping[str, OwnerSettings]) -> None: ...
+    def open(self, settings: Mapping[str, OwnerSettings]) -> None:
+        """Make an owner for each host; a host opened again gets a new one in place of a lost one."""
+        ...
 
     async def call(self, host: str, method: str, *args: Any) -> Any:
         """Call ``HostOwner.method(*args)`` on the owner of ``host``; returns its value or :class:`HostLost`."""
@@ -49,7 +49,7 @@ class InlinePool:
         self._owners: dict[str, HostOwner] = {}
 
     def open(self, settings: Mapping[str, OwnerSettings]) -> None:
-        self._owners = {name: HostOwner(value) for name, value in settings.items()}
+        self._owners |= {name: HostOwner(value) for name, value in settings.items()}
 
     async def call(self, host: str, method: str, *args: Any) -> Any:
         return await asyncio.to_thread(getattr(self._owners[host], method), *args)
@@ -59,29 +59,43 @@ class InlinePool:
             owner.close()
 
 
+class HostActor(HostOwner):
+    """An owner in a process of its own, which must not hand on to servers what marks this process as Ray's."""
+
+    def __init__(self, settings: OwnerSettings) -> None:
+        os.environ.pop(VARIABLE, None)
+        super().__init__(settings)
+
+
 class RayPool:
     """Owners as Ray actors, on a cluster of our own (``address=None``) or on one that is there."""
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address
         self._actors: dict[str, Any] = {}
-        self._temp: str | None = None
+        self._home: RayHome | None = None
+        self._connected = False
 
     def open(self, settings: Mapping[str, OwnerSettings]) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-        if self._address is None:
-            # A token of this run only, by environment: nothing is left in the user's home, and no other account of
-            # this machine can use the cluster.
-            os.environ["RAY_AUTH_MODE"] = "token"
-            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(24)
-            # A short private folder: Ray's sockets must stay under 107 characters, and its default folder belongs
-            # to whichever account used Ray first.
-            self._temp = tempfile.mkdtemp(prefix="sweep-ray-", dir="/tmp" if Path("/tmp").is_dir() else None)
+        if not self._connected:
+            self._connect()
         import ray
 
+        actor = ray.remote(HostActor).options(num_cpus=0, num_gpus=0, max_concurrency=8, max_restarts=0)
+        for name, value in settings.items():
+            self._actors[name] = actor.remote(value)
+
+    def _connect(self) -> None:
+        """To be called from the main thread: Ray installs a handler for SIGTERM, which ends the start of a cluster."""
+        end_stale()
+        os.environ |= ENVIRONMENT
+        if self._address is None:
+            self._home = RayHome()
+            os.environ |= own_cluster_environment(self._home)
+        import ray  # reads its environment here
+
         try:
-            if self._address is None:
+            if self._home is not None:
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -89,7 +103,7 @@ class RayPool:
                     num_gpus=0,
                     object_store_memory=80 * 1024 * 1024,
                     _node_ip_address="127.0.0.1",
-                    _temp_dir=self._temp,
+                    _temp_dir=str(self._home.temp),
                     log_to_driver=False,
                     configure_logging=False,
                 )
@@ -98,13 +112,11 @@ class RayPool:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = self._address or "a local cluster"
             raise HostError(
-                f"Ray could not be started or reached at {where}: {error}. "
+                f"Ray could not be started or reached at {where}: {_last_line(error)}. "
                 "Check the address, the token (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH with RAY_AUTH_MODE=token) and "
                 "that Ray and Python versions are equal on both sides."
             ) from error
-        actor = ray.remote(HostOwner).options(num_cpus=0, num_gpus=0, max_concurrency=8, max_restarts=0)
-        for name, value in settings.items():
-            self._actors[name] = actor.remote(value)
+        self._connected = True
 
     async def call(self, host: str, method: str, *args: Any) -> Any:
         import ray
@@ -116,13 +128,33 @@ class RayPool:
             return HostLost(host, f"the Ray actor of host {host} is gone: {_last_line(error)}")
 
     def close(self) -> None:
-        import ray
+        if self._connected:
+            import ray
 
-        for actor in self._actors.values():
-            ray.kill(actor)
-        ray.shutdown()
-        if self._temp is not None:
-            shutil.rmtree(self._temp, ignore_errors=True)
+            for actor in self._actors.values():
+                ray.kill(actor)
+            ray.shutdown()
+        if self._home is not None:
+            self._home.remove()
+
+
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # else SIGTERM, which we handle, prints a dump of the stack
+}
+
+
+def own_cluster_environment(home: RayHome) -> dict[str, str]:
+    """What a cluster of our own is started with."""
+    return {
+        VARIABLE: str(home.path),
+        "SPT_NOENV": "1",  # Ray's processes set their titles; without this they would lose their environment with it
+        # A token of this run only, by environment: nothing is left in the user's home, and no other account of this
+        # machine can use the cluster.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(24),
+    }
 
 
 def _last_line(error: Exception) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from storage.records import HostState as HostRowState
 from storage.store import Store
 from sweep.agenda import HostAgenda, Job, confirm_jobs
 from sweep.books import Books
@@ -22,6 +23,7 @@ from sweep.reports import LaunchRequest, OwnerSettings, Prepared
 from sweep.seams import Listener
 
 HEARTBEAT_S = 2.0
+CLOSE_S = 60.0  # what owners get to end their servers and let go of their hosts
 HOST_STRIKES = 3  # infrastructure failures in a row after which a host is set aside
 
 
@@ -47,6 +49,8 @@ class HostState:
     gpus: tuple[int, ...]
     strikes: int = 0
     aside: str | None = None  # why the host is not used any more
+    launch: int | None = None  # the row of the launch under way
+    phase: str | None = None  # the phase last written to that row
     pairs: int = 0
 
 
@@ -68,27 +72,44 @@ class Runner:
 
     # ------------------------------------------------------------------ whole
 
+    def open(self) -> None:
+        """Start the owners; to be called from the main thread, before :meth:`run`."""
+        self.pool.open({name: host.settings for name, host in self.hosts.items()})
+
     async def run(self) -> str:
         """Until finished, stopped or out of hosts; returns the study's new state (``finished`` or ``stopped``)."""
-        self.pool.open({name: host.settings for name, host in self.hosts.items()})
+        work = asyncio.create_task(self._work())
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
-            await asyncio.gather(*(self._prepare(host) for host in self.hosts.values()))
-            self._require_hosts()
-            await self._all_hosts(self._search)
-            if self._stopping is None:
-                await self._all_hosts(self._confirm)
+            await asyncio.wait((work, heartbeat), return_when=asyncio.FIRST_COMPLETED)
+            if heartbeat.done():  # it only ends by an error, and without it every lease runs out
+                heartbeat.result()
+            await work
         finally:
             heartbeat.cancel()
-            await asyncio.gather(*(self.pool.call(name, "close") for name in self.hosts), return_exceptions=True)
-            self.pool.close()
+            work.cancel()
+            await asyncio.wait((work, heartbeat), timeout=CLOSE_S)
+            await self._close()
         return "stopped" if self._stopping else "finished"
 
-    async def stop(self, why: str) -> None:
-        """End what is running, cleanly, and leave a study that can be resumed."""
+    async def _work(self) -> None:
+        await asyncio.gather(*(self._prepare(host) for host in self.hosts.values()))
+        if self._stopping is None:
+            self._require_hosts()
+        await self._all_hosts(self._search)
+        if self._stopping is None:
+            await self._all_hosts(self._confirm)
+
+    async def _close(self) -> None:
+        """End the owners, and with them every server that is still there."""
+        closing = [asyncio.ensure_future(self.pool.call(name, "close")) for name in self.hosts]
+        await asyncio.wait(closing, timeout=CLOSE_S)  # a host out of reach ends its servers when their lease is over
+
+    async def stop(self, why: str, *, now: bool = False) -> None:
+        """End what is running and leave a study that can be resumed: cleanly, or ``now`` without any grace."""
         self._stopping = self._stopping or why
         self._event("stopping", why=why)
-        await asyncio.gather(*(self.pool.call(name, "cancel") for name in self.hosts))
+        await asyncio.gather(*(self.pool.call(name, "cancel", now) for name in self.hosts))
         async with self._changed:
             self._changed.notify_all()
 
@@ -110,13 +131,17 @@ class Runner:
         if isinstance(answer, HostLost):
             answer = Prepared(error=answer.message)
         if answer.error is not None:
-            host.aside = answer.error
-            self._event("host_aside", host=host.name, why=answer.error)
-            self.books.host_error(host.name, answer)
+            self.books.host_error(host.name, host.settings.kind, answer)
+            self._set_aside(host, answer.error)
             return
         self.books.host_ready(host.name, host.settings.kind, answer.facts)
         if answer.left_over:
             self._event("left_over", host=host.name, launches=list(answer.left_over))
+
+    def _set_aside(self, host: HostState, why: str) -> None:
+        host.aside = why
+        self.store.set_host_state(self.books.study_id, host.name, HostRowState.SET_ASIDE, why)
+        self._event("host_aside", host=host.name, why=why)
 
     def _require_hosts(self) -> None:
         if all(host.aside for host in self.hosts.values()):
@@ -136,24 +161,43 @@ class Runner:
                     progress = await self.pool.call(name, "heartbeat")
                     if isinstance(progress, dict):
                         self._event("progress", host=name, **progress)
+                        self._note_phase(host, progress["phase"])
             if self._stopping is None and self.store.stop_requested(self.books.study_id):
                 await self.stop("asked by `sweep stop`")
             self.store.controller_heartbeat(self.books.study_id)
+
+    def _note_phase(self, host: HostState, phase: str | None) -> None:
+        """For `sweep status` in another terminal."""
+        if host.launch is not None and phase is not None and phase != host.phase:
+            self.store.launch_phase(host.launch, phase)
+            host.phase = phase
 
     # ------------------------------------------------------------------ search
 
     async def _search(self, host: HostState) -> None:
         while not self._over(host):
-            job = host.agenda.reference(time.time())
-            if job is None:
-                job = await self._candidate(host)
-            if job is None:
-                break
-            outcome = await self._launch(host, job)
-            await self._book(host, job, outcome)
+            reference = host.agenda.reference(time.time())
+            jobs = [reference] if reference is not None else await self._candidate(host)
+            if not jobs and (last := host.agenda.last()) is not None:
+                jobs = [last]  # which may show that a trial has to be measured again
+            if not jobs:
+                return
+            await self._in_turn(host, jobs)
         last = host.agenda.last()
         if last is not None and self._stopping is None and host.aside is None:
-            await self._book(host, last, await self._launch(host, last))
+            await self._in_turn(host, [last])
+
+    async def _in_turn(self, host: HostState, jobs: Sequence[Job]) -> None:
+        """Launches that belong together: after one that failed, or a stop, the rest is not made."""
+        for job in jobs:
+            if self._stopping is not None or host.aside is not None:
+                if job.trial is not None:
+                    self.books.hand_back(job.trial, self._stopping or host.aside or "")
+                return
+            outcome = await self._launch(host, job)
+            await self._book(host, job, outcome)
+            if outcome.diagnosis is not None:
+                return
 
     def _over(self, host: HostState) -> bool:
         late = self.settings.deadline is not None and time.time() > self.settings.deadline
@@ -161,41 +205,44 @@ class Runner:
             self._event("budget", why="the time of the budget is used up")
         return self._stopping is not None or host.aside is not None or late
 
-    async def _candidate(self, host: HostState) -> Job | None:
-        """The next trial for this host; waits while other hosts may still hand work back."""
+    async def _candidate(self, host: HostState) -> list[Job]:
+        """The launches of the next trial for this host; waits while other hosts may still hand work back."""
         async with self._changed:
             while self._stopping is None:
                 trial = self.books.next_trial(host.name, budget=self.settings.trials)
                 if trial is not None:
                     self._event("trial", host=host.name, trial=trial.number, arm=trial.config.label(), why=trial.why)
-                    return Job(trial.config, Role.CANDIDATE, Stage.SEARCH, trial.number)
+                    return host.agenda.candidate(trial.number, trial.config, self.books.next_pair())
                 if not self.books.running():
-                    return None
+                    return []
                 await self._changed.wait()
-        return None
+        return []
 
     # ------------------------------------------------------------------ confirm
 
     async def _confirm(self, host: HostState) -> None:
-        top = self.books.to_confirm(host.name, self.settings.confirm_top)
-        if not top or self.settings.confirm_launches == 0 or self._over(host):
+        launches = self.settings.confirm_launches
+        top = self.books.to_confirm(host.name, self.settings.confirm_top, launches)
+        if not top or launches == 0 or self._over(host):
             return
         host.pairs += 1
         pair = self.books.next_pair()
-        for job in confirm_jobs(top, self.settings.confirm_launches, pair):
+        for job in confirm_jobs(top, launches, pair):
             if self._over(host):
                 return
             outcome = await self._launch(host, job)
             self.books.add_launch(outcome)
             self._event("launched", host=host.name, stage="confirm", arm=job.arm.label(), diagnosis=outcome.diagnosis)
-            if outcome.diagnosis is not None and outcome.diagnosis.verdict.requeue:
-                await self._strike(host, outcome)
+            await self._judge_host(host, outcome)
         self.books.analyse()
 
     # ------------------------------------------------------------------ one launch
 
     async def _launch(self, host: HostState, job: Job) -> LaunchOutcome:
         def note(kind: str, more: dict[str, Any]) -> None:
+            if kind == "launch":
+                host.launch, host.phase = more["launch"], None
+                self.store.set_host_state(self.books.study_id, host.name, HostRowState.BUSY)
             self._event(kind, host=host.name, trial=job.trial, stage=job.stage, **more)
 
         async def call(method: str, *args: Any) -> Any:
@@ -207,40 +254,58 @@ class Runner:
         def request(row: str) -> LaunchRequest:
             return make(f"{self.books.study_uid}-{row}")
 
-        return await launcher.run(job, request, self.plans[job.stage])
+        outcome = await launcher.run(job, request, self.plans[job.stage])
+        host.launch = None
+        self.store.set_host_state(self.books.study_id, host.name, HostRowState.IDLE, outcome.unclean)
+        return outcome
 
     async def _book(self, host: HostState, job: Job, outcome: LaunchOutcome) -> None:
         """Rows first, then the sampler's view, then whoever waits for work."""
         diagnosis = outcome.diagnosis
         self.books.add_launch(outcome)
         host.agenda.done(job, time.time(), measured=diagnosis is None)
-        if job.trial is not None:
+        if job.trial is not None and (job.last or diagnosis is not None):
             again = self.books.finish_trial(job.trial, host.name, outcome, max_attempts=self.settings.max_attempts)
             if again:
                 self._event("requeued", host=host.name, trial=job.trial, reason=diagnosis.reason if diagnosis else "")
         elif diagnosis is not None and not diagnosis.verdict.requeue:
             self.books.reference_failed(job, diagnosis)
         self.books.analyse()
+        self._measure_again(host, job)
         self._event(
             "finished", host=host.name, trial=job.trial, role=job.role, arm=job.arm.label(), diagnosis=diagnosis
         )
-        if diagnosis is not None and diagnosis.verdict is Verdict.INFRA_ERROR:
-            await self._strike(host, outcome)
-        elif diagnosis is None:
-            host.strikes = 0
+        await self._judge_host(host, outcome)
         async with self._changed:
             self._changed.notify_all()
 
-    async def _strike(self, host: HostState, outcome: LaunchOutcome) -> None:
+    def _measure_again(self, host: HostState, job: Job) -> None:
+        """What the analysis asks for: trials whose brackets disagree are queued again, a baseline that cannot be right
+        is due at once."""
+        for number, why in self.books.requeue_not_comparable(self.settings.max_attempts):
+            self._event("requeued", host=host.name, trial=number, reason=f"not_comparable: {why}")
+        if job.trial is not None and self.books.impossible(job.trial):
+            host.agenda.demanded = True
+
+    async def _judge_host(self, host: HostState, outcome: LaunchOutcome) -> None:
         """Circuit breaker: a host that fails again and again is set aside and the study goes on elsewhere."""
-        assert outcome.diagnosis is not None
-        if outcome.host_lost and self._stopping is None:
+        diagnosis = outcome.diagnosis
+        if outcome.unclean is not None:
+            self._event("unclean_stop", host=host.name, launch=outcome.measured.launch_id, why=outcome.unclean)
+            why = f"a server could not be ended: {outcome.unclean}"
+        elif diagnosis is not None and diagnosis.verdict is Verdict.INFRA_ERROR:
+            why = diagnosis.evidence
+        else:
+            host.strikes = 0 if diagnosis is None else host.strikes
+            return
+        if self._stopping is not None:
+            return
+        if outcome.host_lost:
             await self._reopen(host)
         host.strikes += 1
         if host.strikes >= HOST_STRIKES:
-            host.aside = f"{host.strikes} infrastructure failures in a row, the last: {outcome.diagnosis.evidence}"
-            self._event("host_aside", host=host.name, why=host.aside)
-        elif self._stopping is None:
+            self._set_aside(host, f"{host.strikes} infrastructure failures in a row, the last: {why}")
+        else:
             await asyncio.sleep(self.settings.retry_pause_s * 2 ** (host.strikes - 1))
 
     def _event(self, kind: str, **more: Any) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -85,7 +86,7 @@ def run(store: Store, study: StudyRow, spec: StudySpec, make_progress: MakeProgr
     try:
         store.set_state(study.id, StudyState.RUNNING)
         prompts = _prompts(spec)
-        books = _books(store, study, spec)
+        books = make_books(store, study, spec)
         books.recover("the controller ended while this was running")
         settings = _run_settings(spec)
         progress = make_progress(books, settings)
@@ -95,40 +96,70 @@ def run(store: Store, study: StudyRow, spec: StudySpec, make_progress: MakeProgr
             pool=pool or RayPool(spec.ray.address or os.environ.get("RAY_ADDRESS")),
             hosts=_hosts(store, study, spec, prompts),
             settings=settings,
-            plans={stage: _plan(spec, prompts, stage) for stage in Stage},
+            plans={stage: make_plan(spec, stage, prompts) for stage in Stage},
             request=_requests(spec, secrets),
             renew_owner=lambda old: replace(old, owner=replace(old.owner, epoch=_epoch(old.owner.epoch))),
             listener=progress,
         )
         with progress:
-            state = StudyState(asyncio.run(_drive(runner)))
+            state = StudyState(_drive(runner))
     finally:
         store.set_state(study.id, state)
         store.set_controller(study.id, None)
     return state.value
 
 
-async def _drive(runner: Runner) -> str:
-    """Run under Ctrl-C: the first asks for a clean stop, the second cancels what is being waited for."""
+def _drive(runner: Runner) -> str:
+    """Run under Ctrl-C. While Ray starts there is nothing to end cleanly, so that one is enough."""
+    with _interruptible():
+        try:
+            runner.open()
+            return asyncio.run(_run_stoppable(runner))
+        except (KeyboardInterrupt, SystemExit):  # while owners start; the latter is Ray's own answer to SIGTERM
+            return StudyState.STOPPED.value
+        finally:
+            runner.pool.close()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP mean what Ctrl-C means."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signals() -> list[signal.Signals]:
+    """What ends a study; SIGHUP only where nobody (nohup) told us to live on."""
+    hup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hup]
+
+
+async def _run_stoppable(runner: Runner) -> str:
+    """The first signal asks for a clean stop, the second for one without grace; more end the waiting."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
     stops: list[asyncio.Task[None]] = []
 
     def interrupted() -> None:
-        if stops:
-            task.cancel()
+        if len(stops) < 2:
+            stops.append(loop.create_task(runner.stop("interrupted", now=bool(stops))))
         else:
-            stops.append(loop.create_task(runner.stop("interrupted")))
+            task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    numbers = _signals()
+    for number in numbers:
         loop.add_signal_handler(number, interrupted)
     try:
         return await runner.run()
     except asyncio.CancelledError:
         return StudyState.STOPPED.value
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 
@@ -180,7 +211,7 @@ def _deadline(spec: StudySpec) -> float | None:
     return min(ends, default=None)
 
 
-def _books(store: Store, study: StudyRow, spec: StudySpec) -> Books:
+def make_books(store: Store, study: StudyRow, spec: StudySpec) -> Books:
     space = SearchSpace.from_spec(spec)
 
     def canonical(params: Mapping[str, Any]) -> ArmConfig | None:
@@ -297,10 +328,10 @@ def _prompts(spec: StudySpec) -> PromptSet:
     return load_prompts(workload.prompts, workload.categories, format=workload.format)
 
 
-def _plan(spec: StudySpec, prompts: PromptSet, stage: Stage) -> LaunchPlan:
+def make_plan(spec: StudySpec, stage: Stage, prompts: PromptSet | None = None) -> LaunchPlan:
     """Rounds of all concurrency levels; a linear drift within a launch then meets every level alike."""
     seed = spec.workload.seed if spec.workload.seed is not None else spec.seed
-    chosen = prompts.for_stage(stage, seed, spec.workload.per_category)
+    chosen = (prompts or _prompts(spec)).for_stage(stage, seed, spec.workload.per_category)
     blocks = tuple(
         _block(spec, chosen, stage, level, turn)
         for turn in range(spec.workload.repeats)

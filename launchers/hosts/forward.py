@@ -18,6 +18,12 @@ from sweep.errors import HostError
 _READ = 1 << 16
 
 
+def quiet_close(channel: paramiko.Channel) -> None:
+    """Close a channel whose connection may be gone, which paramiko reports as EOFError."""
+    with contextlib.suppress(OSError, EOFError):
+        channel.close()
+
+
 class Forwarder:
     """Listens on 127.0.0.1 until :meth:`close`. A dropped SSH connection costs the connections that were open, not
     the listener: new ones go over whatever ``open_channel`` finds then."""
@@ -49,7 +55,7 @@ class Forwarder:
         with self._lock:
             if self._closed:
                 connection.close()
-                channel.close()
+                quiet_close(channel)
                 return
             self._open |= {connection, channel}
         upward = threading.Thread(target=self._up, args=(connection, channel), daemon=True)
@@ -60,12 +66,12 @@ class Forwarder:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
         except OSError:  # the client went away, or the channel broke
-            channel.close()
+            quiet_close(channel)
         if not channel.get_transport().is_active():
             with contextlib.suppress(OSError):  # no clean end: the client must not take it for one
                 connection.shutdown(socket.SHUT_RDWR)
         upward.join()
-        channel.close()
+        quiet_close(channel)
         connection.close()
         with self._lock:
             self._open -= {connection, channel}

@@ -19,20 +19,19 @@ from typing import TypeVar
 import paramiko
 
 from launchers.hosts.entry import HostEntry
-from launchers.hosts.forward import Forwarder
+from launchers.hosts.forward import Forwarder, quiet_close
 from launchers.hosts.quoting import remote_command
 from launchers.hosts.ssh_command import NoAnswer, converse
-from launchers.hosts.ssh_connect import Connection, connect
+from launchers.hosts.ssh_connect import BROKEN, Connection, Unreachable, connect, is_answer
 from sweep.errors import HostError
 from sweep.seams import Completed
 
 T = TypeVar("T")
 
 MAX_COMMANDS = 6
-BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
+BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)  # the last one again and again
 RECONNECT_S = 40.0  # shorter than a lease: a host that cannot be reached for so long ends its servers by itself
 OPERATION_S = 30.0  # one answer of SFTP, or one channel
-_BROKEN = (paramiko.SSHException, EOFError, OSError)
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,6 @@ def settings_of(entry: HostEntry) -> SshSettings:
         base_dir=entry.base_dir or SshSettings.base_dir,
         gpus=entry.gpus,
     )
-
-
-def _is_answer(error: Exception) -> bool:
-    """True for what the host's file system says (no such file, no space, not permitted), False for a broken path."""
-    broken = isinstance(error, (ConnectionError, TimeoutError)) or "Socket is closed" in str(error)
-    return isinstance(error, OSError) and not broken
 
 
 class SshTransport:
@@ -115,23 +108,24 @@ class SshTransport:
         try:
             self._connection = connect(s.host, user=s.user, port=s.port, key=s.key)
         except HostError as error:
-            raise HostError(f"{self.name}: {error}") from error
+            raise type(error)(f"{self.name}: {error}") from error
 
     def _live(self, deadline: float) -> Connection:
         """The connection, made again with back-off until ``deadline`` where it was lost."""
         with self._lock:
-            for pause in (*BACK_OFF_S, None):
+            pauses = iter(BACK_OFF_S)
+            while self._connection is None or not self._connection.active:
                 if self._closed:
                     raise HostError(f"{self.name}: the connection was closed")
-                if self._connection is not None and self._connection.active:
-                    return self._connection
                 try:
                     self._dial()
-                except HostError:
-                    if pause is None or time.monotonic() + pause > deadline:
+                except Unreachable:  # a refused key is not tried again: servers shut out those who do
+                    pause = next(pauses, BACK_OFF_S[-1])
+                    if time.monotonic() + pause > deadline:
                         raise
                     time.sleep(pause)
-            raise HostError(f"{self.name}: the connection does not last")
+            assert self._connection is not None  # the loop's condition
+            return self._connection
 
     def _lost(self, connection: Connection) -> None:
         """``connection`` gave no proper answer: have it made again unless another thread did so already."""
@@ -146,8 +140,8 @@ class SshTransport:
             connection = self._live(deadline)
             try:
                 return action(connection)
-            except _BROKEN as error:
-                if connection.active and _is_answer(error):
+            except BROKEN as error:
+                if connection.active and is_answer(error):
                     raise
                 self._lost(connection)
                 if time.monotonic() > deadline:
@@ -182,11 +176,11 @@ class SshTransport:
                         channel.exec_command(command)
                         return converse(channel, stdin, time.monotonic() + timeout_s)
                     finally:
-                        channel.close()
+                        quiet_close(channel)
             except NoAnswer as error:
                 words = f"`{argv[0]}` gave no answer in {timeout_s:g} s (it may still run)"
                 raise HostError(f"{self.name}: {words}") from error
-            except _BROKEN as error:
+            except BROKEN as error:
                 self._lost(connection)
                 if started and not idempotent:
                     raise HostError(
@@ -205,10 +199,8 @@ class SshTransport:
                 if not connection.active:
                     raise
                 if time.monotonic() > deadline:
-                    raise HostError(
-                        f"{self.name}: sshd opens no further session ({error}); MaxSessions in its sshd_config should "
-                        f"be 10, the default"
-                    ) from error
+                    words = "sshd opens no further session; its MaxSessions should be 10, the default"
+                    raise HostError(f"{self.name}: {words} ({error})") from error
                 time.sleep(0.1)
 
     # -- files
@@ -226,9 +218,8 @@ class SshTransport:
                     self._home = self._sftp.normalize(".")
                 except paramiko.SSHException as error:
                     if connection.active:
-                        raise HostError(
-                            f"{self.name}: the server has no SFTP; sshd_config needs `Subsystem sftp internal-sftp`"
-                        ) from error
+                        words = "the server has no SFTP; sshd_config needs `Subsystem sftp internal-sftp`"
+                        raise HostError(f"{self.name}: {words}") from error
                     raise
             return self._sftp
 
@@ -288,12 +279,16 @@ class SshTransport:
     def forward(self, port: int) -> Iterator[str]:
         """Yields ``http://127.0.0.1:N``; connections to it come out at the host's loopback ``port``."""
 
-        def open_channel() -> paramiko.Channel:
-            connection = self._live(time.monotonic() + RECONNECT_S)
+        def open_channel(connection: Connection) -> paramiko.Channel:
             place = ("127.0.0.1", port)
-            return connection.transport.open_channel("direct-tcpip", place, ("127.0.0.1", 0), timeout=OPERATION_S)
+            try:
+                return connection.transport.open_channel("direct-tcpip", place, ("127.0.0.1", 0), timeout=OPERATION_S)
+            except paramiko.SSHException as error:
+                if connection.active:
+                    raise HostError(f"{self.name}: nothing answers on its port {port} ({error})") from error
+                raise
 
-        forwarder = Forwarder(open_channel)
+        forwarder = Forwarder(lambda: self._again("forwarding", open_channel))
         try:
             yield f"http://127.0.0.1:{forwarder.port}"
         finally:

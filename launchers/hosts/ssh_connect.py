@@ -19,7 +19,18 @@ from sweep.errors import HostError
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 KEEPALIVE_S = 15
+BROKEN = (paramiko.SSHException, EOFError, OSError)  # what paramiko raises for a connection that went away, and more
 UNANSWERED_MS = 20_000  # bytes unacknowledged for so long end the connection: a pulled cable is noticed
+
+
+def is_answer(error: Exception) -> bool:
+    """True for what the host's file system says (no such file, no space, not permitted), False for a broken path."""
+    broken = isinstance(error, (ConnectionError, TimeoutError)) or "Socket is closed" in str(error)
+    return isinstance(error, OSError) and not broken
+
+
+class Unreachable(HostError):
+    """The network or the server's absence is at fault: the same attempt may succeed later."""
 
 
 class Connection:
@@ -88,7 +99,7 @@ def _open(target: Resolved, through: paramiko.Transport | None) -> paramiko.Tran
             ) from error
         if isinstance(error, (paramiko.SSHException, OSError, EOFError)):
             words = str(error) or "the server closed the connection"
-            raise HostError(f"{where}: no SSH session: {words}. Compare with: ssh -v {_ssh_words(target)}") from error
+            raise Unreachable(f"{where}: no SSH session: {words}. Compare with: ssh -v {_ssh_words(target)}") from error
         raise
 
 
@@ -108,15 +119,15 @@ def _socket(target: Resolved, through: paramiko.Transport | None, where: str) ->
             return _proxy(target.proxy_command)
         sock = socket.create_connection((target.hostname, target.port), timeout=target.connect_timeout_s)
     except socket.gaierror as error:
-        raise HostError(f"{where}: the name cannot be resolved ({error.strerror})") from error
+        raise Unreachable(f"{where}: the name cannot be resolved ({error.strerror})") from error
     except ConnectionRefusedError as error:
-        raise HostError(f"{where}: connection refused: does sshd run there, on this port?") from error
+        raise Unreachable(f"{where}: connection refused: does sshd run there, on this port?") from error
     except TimeoutError as error:
-        raise HostError(f"{where}: no answer in {target.connect_timeout_s:g} s") from error
+        raise Unreachable(f"{where}: no answer in {target.connect_timeout_s:g} s") from error
     except paramiko.ChannelException as error:
-        raise HostError(f"{where}: the jump host cannot connect to it ({error.text})") from error
+        raise Unreachable(f"{where}: the jump host cannot connect to it ({error.text})") from error
     except (OSError, EOFError, paramiko.SSHException) as error:
-        raise HostError(f"{where}: cannot connect ({error})") from error
+        raise Unreachable(f"{where}: cannot connect ({error})") from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -179,7 +190,7 @@ def _offer(transport: paramiko.Transport, target: Resolved, key: paramiko.PKey, 
             raise HostError(f"{where}: the server hung up after too many keys: name one with `key:`") from None
         return False
     except (paramiko.SSHException, EOFError) as error:
-        raise HostError(f"{where}: the server hung up during authentication ({error})") from error
+        raise Unreachable(f"{where}: the server hung up during authentication ({error})") from error
     if left:
         raise HostError(f"{where}: the server asks for more than a key ({', '.join(left)})")
     return True

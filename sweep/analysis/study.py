@@ -123,7 +123,8 @@ class _Study:
         self.rows += rows
         objective = (metric, level) in {(o.metric, o.concurrency) for o in self.objectives}
         if objective or metric == _THROUGHPUT:
-            self.rankings[metric, level] = rank(cell, rows, self.configs, self.settings)
+            lossless = [r for r in rows if r.trial is None or not self.configs[r.trial].lossy]
+            self.rankings[metric, level] = rank(cell, lossless, self.configs, self.settings)
             self._noise(cell, metric, level)
         if objective:
             self._refused(cell)

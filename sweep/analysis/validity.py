@@ -9,9 +9,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from sweep.analysis.figures import BlockConduct, LaunchFigures
 from sweep.analysis.types import AnalysisSettings, ArmGain, Finding
-from sweep.model import ArmConfig, Flag, Role
+from sweep.model import ArmConfig, Flag, GpuTelemetry, Role
 
 # nvidia-smi's active reasons that do not slow a busy GPU down by themselves.
 _HARMLESS = frozenset({"none", "not_active", "gpu_idle", "idle", "applications_clocks_setting", "sync_boost"})
@@ -21,12 +23,13 @@ def gates(
     figures: Sequence[LaunchFigures], arms: Mapping[str, ArmConfig], settings: AnalysisSettings
 ) -> dict[int, tuple[Finding, ...]]:
     """Trial -> findings of its launches, in order of launch."""
-    baselines: dict[tuple[str, int, bool], list[BlockConduct]] = {}
+    blocks_of: dict[tuple[str, int, bool], list[BlockConduct]] = {}
     for figure in figures:
         if figure.role is Role.BASELINE:
             for block in figure.conduct:
                 if block.invalid is None:
-                    baselines.setdefault((figure.host, block.concurrency, figure.confirm), []).append(block)
+                    blocks_of.setdefault((figure.host, block.concurrency, figure.confirm), []).append(block)
+    baselines = {key: Usual(found) for key, found in blocks_of.items()}
     out: dict[int, list[Finding]] = {}
     for figure in figures:
         if figure.trial is None:
@@ -35,7 +38,7 @@ def gates(
         levels = sorted({block.concurrency for block in figure.conduct})
         for level in levels:
             blocks = [block for block in figure.conduct if block.concurrency == level]
-            base = baselines.get((figure.host, level, figure.confirm), [])
+            base = baselines.get((figure.host, level, figure.confirm))
             found = _block_gates(blocks, base, level, arm is None or arm.cuda_graph, settings)
             out.setdefault(figure.trial, []).extend(
                 Finding(flag, evidence, figure.launch_id, invalid) for flag, evidence, invalid in found
@@ -46,9 +49,37 @@ def gates(
 Found = tuple[Flag | None, str, bool]
 
 
+class Usual:
+    """What the baseline's blocks on one host, at one concurrency and in one stage are like; worked out once."""
+
+    def __init__(self, blocks: Sequence[BlockConduct]) -> None:
+        self.cached_tokens = max(b.cached_tokens for b in blocks)
+        by_prompt: dict[str, list[int]] = {}
+        for block in blocks:
+            for prompt, length in block.lengths.items():
+                by_prompt.setdefault(prompt, []).append(length)
+        self.lengths = {prompt: sum(found) / len(found) for prompt, found in by_prompt.items()}
+        means = [sum(b.lengths.values()) / len(b.lengths) for b in blocks if b.lengths]
+        self.length_spread = (max(means) - min(means)) / statistics.fmean(means) if len(means) > 1 else 0.0
+        self.gpus = {uuid: Gpus([g for b in blocks for g in b.gpus if g.gpu_uuid == uuid]) for uuid in _uuids(blocks)}
+
+
+class Gpus:
+    """Medians and active reasons of one GPU over some blocks."""
+
+    def __init__(self, found: Sequence[GpuTelemetry]) -> None:
+        self.reasons = {reason for gpu in found for reason in gpu.throttle_reasons} - _HARMLESS
+        self.clock = _median([gpu.sm_clock_mhz for gpu in found])
+        self.heat = _median([gpu.temperature_c for gpu in found])
+
+
+def _uuids(blocks: Sequence[BlockConduct]) -> list[str]:
+    return sorted({gpu.gpu_uuid for block in blocks for gpu in block.gpus})
+
+
 def _block_gates(
     blocks: Sequence[BlockConduct],
-    base: Sequence[BlockConduct],
+    base: Usual | None,
     level: int,
     graphs_asked: bool,
     settings: AnalysisSettings,
@@ -89,15 +120,13 @@ def _usable(blocks: Sequence[BlockConduct], where: str, settings: AnalysisSettin
     return out
 
 
-def _cached(
-    blocks: Sequence[BlockConduct], base: Sequence[BlockConduct], where: str, settings: AnalysisSettings
-) -> Found | None:
+def _cached(blocks: Sequence[BlockConduct], base: Usual | None, where: str, settings: AnalysisSettings) -> Found | None:
     """The cache is flushed before a block, so only what all prompts share (the chat template's head) may be cached."""
     allowed = settings.shared_prefix_tokens
     if allowed is None:
-        if not base:
+        if base is None:
             return None  # what the prompts share is not known
-        allowed = max(b.cached_tokens for b in base)
+        allowed = base.cached_tokens
     most = max(b.cached_tokens for b in blocks)
     if most <= allowed:
         return None
@@ -123,21 +152,17 @@ def _graphs(blocks: Sequence[BlockConduct], where: str) -> Found | None:
 
 
 def _lengths(
-    blocks: Sequence[BlockConduct], base: Sequence[BlockConduct], where: str, settings: AnalysisSettings
+    blocks: Sequence[BlockConduct], base: Usual | None, where: str, settings: AnalysisSettings
 ) -> Found | None:
     """Under ignore_eos any difference; else a mean that lies further from the baseline's than the baseline's blocks
     lie from each other, plus three standard errors of greedy texts that part at ties of the two best logits."""
-    if not base:
+    if base is None:
         return None
-    expected: dict[str, list[int]] = {}
-    for block in base:
-        for prompt, length in block.lengths.items():
-            expected.setdefault(prompt, []).append(length)
     pairs = [
-        (length, statistics.fmean(expected[prompt]))
+        (length, base.lengths[prompt])
         for block in blocks
         for prompt, length in block.lengths.items()
-        if prompt in expected
+        if prompt in base.lengths
     ]
     if not pairs:
         return None
@@ -147,11 +172,9 @@ def _lengths(
         if not wrong:
             return None
         return Flag.LENGTHS_DIFFER, f"{where}: {wrong} of {len(pairs)} answers differ in length under ignore_eos", False
-    mean = statistics.fmean(b for _, b in pairs)
-    scatter = statistics.pstdev([a - b for a, b in pairs]) / mean
-    total = [sum(b.lengths.values()) / len(b.lengths) for b in base if b.lengths]
-    own = (max(total) - min(total)) / statistics.fmean(total) if len(total) > 1 else 0.0
-    allowed = own + max(0.02, 3 * scatter / len(pairs) ** 0.5)
+    mean = sum(b for _, b in pairs) / len(pairs)
+    scatter = float(np.std([a - b for a, b in pairs])) / mean
+    allowed = base.length_spread + max(0.02, 3 * scatter / len(pairs) ** 0.5)
     if abs(ratio) <= allowed:
         return None
     return (
@@ -163,25 +186,21 @@ def _lengths(
 
 
 def _throttled(
-    blocks: Sequence[BlockConduct], base: Sequence[BlockConduct], where: str, settings: AnalysisSettings
+    blocks: Sequence[BlockConduct], base: Usual | None, where: str, settings: AnalysisSettings
 ) -> Found | None:
     """Clock, temperature and active reasons, GPU by GPU, against the baseline's median on the same GPU."""
-    for uuid in sorted({gpu.gpu_uuid for b in blocks for gpu in b.gpus}):
-        mine = [gpu for b in blocks for gpu in b.gpus if gpu.gpu_uuid == uuid]
-        theirs = [gpu for b in base for gpu in b.gpus if gpu.gpu_uuid == uuid]
-        if not theirs:
+    for uuid in _uuids(blocks):
+        if base is None or uuid not in base.gpus:
             continue
-        reasons = {r for gpu in mine for r in gpu.throttle_reasons} - _HARMLESS
-        usual = {r for gpu in theirs for r in gpu.throttle_reasons} - _HARMLESS
-        if reasons != usual:
-            names = [", ".join(sorted(s)) or "none" for s in (reasons, usual)]
+        mine, usual = Gpus([g for b in blocks for g in b.gpus if g.gpu_uuid == uuid]), base.gpus[uuid]
+        if mine.reasons != usual.reasons:
+            names = [", ".join(sorted(s)) or "none" for s in (mine.reasons, usual.reasons)]
             return Flag.THROTTLED, f"{where}, {uuid}: throttle reasons {names[0]}, the baseline's {names[1]}", False
-        clock = [_median([g.sm_clock_mhz for g in side]) for side in (mine, theirs)]
-        if clock[0] and clock[1] and abs(clock[0] / clock[1] - 1) > settings.clock_tolerance:
-            return Flag.THROTTLED, f"{where}, {uuid}: SM clock {clock[0]:.0f} MHz, the baseline's {clock[1]:.0f}", False
-        heat = [_median([g.temperature_c for g in side]) for side in (mine, theirs)]
-        if heat[0] and heat[1] and abs(heat[0] - heat[1]) > settings.temperature_tolerance_c:
-            return Flag.THROTTLED, f"{where}, {uuid}: {heat[0]:.0f} °C, the baseline's {heat[1]:.0f}", False
+        if mine.clock and usual.clock and abs(mine.clock / usual.clock - 1) > settings.clock_tolerance:
+            words = f"{where}, {uuid}: SM clock {mine.clock:.0f} MHz, the baseline's {usual.clock:.0f}"
+            return Flag.THROTTLED, words, False
+        if mine.heat and usual.heat and abs(mine.heat - usual.heat) > settings.temperature_tolerance_c:
+            return Flag.THROTTLED, f"{where}, {uuid}: {mine.heat:.0f} °C, the baseline's {usual.heat:.0f}", False
     return None
 
 

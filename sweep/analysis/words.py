@@ -46,8 +46,7 @@ def winner(rows: Sequence[Ranked], name: Name, objective: Objective) -> str:
             )
         most = max(group, key=lambda r: r.result.gain.estimate if r.result.gain else -1.0)
         return (
-            f"{at}: nothing is shown to beat the baseline; the highest, {name(most.trial)}: "
-            f"{comparison(most.result)}."
+            f"{at}: nothing is shown to beat the baseline; the highest, {name(most.trial)}: {comparison(most.result)}."
         )
     lead = faster[0]
     text = f"{at}: {name(lead.trial)} is {comparison(lead.result)}"

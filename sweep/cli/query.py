@@ -28,14 +28,15 @@ def open_store(db_url: str) -> Store:
 @study_argument
 @click.option("--objective", metavar="METRIC@CONCURRENCY", help="Rank by this; default: the first objective.")
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many to show.")
+@click.option("--lossy", is_flag=True, help="Rank the arms with relaxed acceptance, which may change the answers.")
 @db_option
 @json_option
-def best(study: str | None, objective: str | None, limit: int, db_url: str, as_json: bool) -> None:
+def best(study: str | None, objective: str | None, limit: int, lossy: bool, db_url: str, as_json: bool) -> None:
     """The best configurations of STUDY against the baseline and against the engine's own choice."""
     from storage import queries
 
     with open_store(db_url) as store:
-        answer = queries.best(store, store.study(study).id, objective=objective, limit=limit)
+        answer = queries.best(store, store.study(study).id, objective=objective, limit=limit, lossy=lossy)
     if as_json:
         print_json(answer)
     else:

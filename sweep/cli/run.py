@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +23,37 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=SpaceCommand)
-@space_options
+@partial(space_options, required=False)
+@click.option("--url", metavar="URL", help="Measure the server that runs there; nothing is launched.")
+@click.option("--baseline-url", metavar="URL", help="With --url: the same model without speculation, to compare with.")
 @click.option("--detach", is_flag=True, help="Run in the background; survives logout.")
 @db_option
 @json_option
-def start(space: str, detach: bool, db_url: str, as_json: bool, **options: Any) -> None:
-    """Start a study from SPACE, a search-space YAML or the bare name of a shipped one."""
+def start(
+    space: str | None,
+    url: str | None,
+    baseline_url: str | None,
+    detach: bool,
+    db_url: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Start a study from SPACE, a search-space YAML or the bare name of a shipped one.
+
+    With --url no server is launched: the one that runs there is measured, with SPACE's workload where given. Its key is
+    taken from SWEEP_API_KEY.
+    """
     from storage.store import Store
     from sweep import session
     from sweep.config import find
 
+    if url is not None:
+        _start_attached(space, url, baseline_url, db_url, as_json, options)
+        return
+    if baseline_url is not None:
+        raise UsageError("--baseline-url goes with --url")
+    if space is None:
+        raise UsageError("SPACE is missing: a search-space YAML, or the bare name of a shipped one such as eagle3")
     spec = read(space, **options)
     with Store.open(db_url) as store:
         study = session.create(store, spec, find(space).read_text(encoding="utf-8"))
@@ -99,6 +122,42 @@ def stop(study: str | None, wait: bool, db_url: str) -> None:
             time.sleep(0.3)  # polling another process's row; it answers within its heartbeat of two seconds
         if wait:
             click.echo(f"study {row.name!r} has stopped; `sweep resume {row.name}` carries it on")
+
+
+# What --url measures with where no SPACE is given; its space is never used.
+_ATTACHED = """
+name: url
+model: {path: attached}
+space: {algorithm: [NGRAM], num_draft_tokens: [8]}
+workload: {prompts: builtin, concurrency: [1, 8], repeats: 2}
+measurement: {engine_default: false}
+"""
+
+
+def _start_attached(
+    space: str | None, url: str, baseline_url: str | None, db_url: str, as_json: bool, options: dict[str, Any]
+) -> None:
+    from storage.queries import summary
+    from storage.store import Store
+    from sweep import attached
+    from sweep.cli.progress import PlainProgress
+    from sweep.cli.query import print_best
+    from sweep.config import Overrides, load_text
+
+    if options.pop("simulate", None) is not None:
+        raise UsageError("--simulate launches servers, --url measures one that runs: give one of them")
+    if space is not None:
+        spec = read(space, simulate=None, **options)
+    else:
+        options["name"] = options["name"] or time.strftime("url-%Y%m%d-%H%M%S")
+        spec = load_text(_ATTACHED, Overrides(**options), source="--url")
+    progress = PlainProgress(lambda line: click.echo(line, err=as_json))
+    with Store.open(db_url) as store:
+        study = attached.measure(store, spec, url, baseline_url, os.environ.get("SWEEP_API_KEY"), progress)
+        if as_json:
+            print_json(summary(store, study.id))
+        else:
+            print_best(store, study.name)
 
 
 def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:

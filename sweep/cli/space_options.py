@@ -20,13 +20,13 @@ class SpaceCommand(click.Command):
         return super().parse_args(ctx, ["--simulate=" if arg == "--simulate" else arg for arg in args])
 
 
-def space_options(function: F) -> F:
+def space_options(function: F, *, required: bool = True) -> F:
     """SPACE and everything that stands above it: passes ``space`` and the keyword arguments of :func:`read`."""
     for option in (
         click.option("--name", help="Name of the study; the YAML's `name` where left out."),
         override_options,
         click.option("--simulate", metavar="[=PROFILE]", help="Simulated servers on local hosts."),
-        click.argument("space"),
+        click.argument("space", required=required),
     ):
         function = option(function)
     return function

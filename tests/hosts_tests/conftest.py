@@ -66,3 +66,26 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     made.connect()
     yield made
     made.close()
+
+
+@pytest.fixture
+def dial() -> Any:
+    """``dial(host, **settings)`` gives a connected transport; all are closed at the end."""
+    made: list[SshTransport] = []
+
+    def connect(host: str, **settings: Any) -> SshTransport:
+        transport = SshTransport(SshSettings("gpu", host, **settings))
+        made.append(transport)
+        transport.connect()
+        return transport
+
+    yield connect
+    for transport in made:
+        transport.close()
+
+
+@pytest.fixture
+def servers(transport: Any, make_servers: Make) -> HostServers:
+    made = make_servers(transport)
+    made.prepare()
+    return made

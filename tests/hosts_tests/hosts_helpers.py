@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,3 +74,8 @@ def dead_holder() -> Holder:
     """A process of this machine that has ended."""
     me = this_holder()
     return Holder(me.hostname, me.user, me.machine_id, me.boot_id, me.pid, me.start_time - 1)
+
+
+def keygen(path: Path, *options: str) -> Path:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", *(options or ("-N", "")), "-f", str(path)], check=True)
+    return path

@@ -5,7 +5,6 @@ import argparse
 import http.server
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,7 +21,6 @@ parser.add_argument("--fork-away", action="store_true", help="the main process e
 parser.add_argument("--escape", choices=["session", "reparent", "rename", "bare"])
 parser.add_argument("--pid-file")
 parser.add_argument("--say", default="")
-parser.add_argument("--gpu-file", help="a file that exists as long as the server lives and a second longer")
 options = parser.parse_args()
 
 if options.ignore_term:
@@ -95,13 +93,5 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 if not options.close_stdout:
     os.write(1, b"ready at %.6f\n" % time.time())
-if options.gpu_file:
-    with open(options.gpu_file, "w") as handle:
-        handle.write(str(os.getpid()))
-    subprocess.Popen(  # the driver gives memory back some time after the process has gone
-        ["sh", "-c", f"while kill -0 {os.getpid()} 2>/dev/null; do sleep 0.05; done; sleep 1; rm {options.gpu_file}"],
-        start_new_session=True,
-        env={"PATH": os.environ["PATH"]},
-    )
 while True:
     time.sleep(60)

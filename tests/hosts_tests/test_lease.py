@@ -210,3 +210,28 @@ class TestDeathOfAController:
         second = servers.start(launch(), "1")
         assert (first.pid, first.port) == (second.pid, second.port)
         assert len(servers.ps()) == 1
+
+    def test_records_from_before_a_reboot_name_nobody(self, make_servers: Make, tmp_path: Path) -> None:
+        """Pids of the record live, but are other processes now: they are neither listed nor touched."""
+        bystander = other_process()
+        try:
+            before = make_servers(here(), holder=dead_holder())
+            before.prepare()
+            server = before.start(launch("--exit", "0"), "1")
+            ended(before, server)
+            record = Path(server.run_dir, "state.json")
+            wait_for(lambda: json.loads(record.read_text())["finished"])
+            start = holder_of(bystander).start_time
+            state = {**json.loads(record.read_text()), "boot_id": "before", "finished": False}
+            state["server"] = {"pid": bystander.pid, "start": start}
+            state["processes"] = [{"pid": bystander.pid, "start": start, "comm": "sleep"}]
+            record.write_text(json.dumps(state))
+            after = make_servers(here())
+            after.prepare()
+            assert after.ps() == ()
+            after.reconcile()
+            assert bystander.poll() is None
+            assert json.loads(record.read_text())["finished"]
+        finally:
+            bystander.kill()
+            bystander.wait()

@@ -97,7 +97,7 @@ class TestLog:
         log = supervisor.Log(str(tmp_path), [])
         for number in range(500):
             log.write(b"%05d\n" % number)
-        kept = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+        kept = {path.name: path.stat().st_size for path in tmp_path.glob("server.log*")}
         assert kept == {"server.log": 100, **{f"server.log.{n}": 100 for n in range(24, 30)}}
         assert log.size == 3000
         assert log.first == 2400

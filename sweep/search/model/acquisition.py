@@ -24,9 +24,9 @@ MISFIT = 0.1
 
 
 def weights(objectives: int, rng: np.random.Generator) -> Array:
-    """(m, objectives): each alone, then as many random mixtures."""
+    """(m, objectives): each alone, then one random mixture."""
     alone = np.eye(objectives)
-    return alone if objectives == 1 else np.concatenate([alone, rng.dirichlet(np.ones(objectives), size=objectives)])
+    return alone if objectives == 1 else np.concatenate([alone, rng.dirichlet(np.ones(objectives), size=1)])
 
 
 def expected_improvement(mean: Array, sd: Array) -> Array:

@@ -107,7 +107,9 @@ class Conditioned:
     def residual(self, features: Array) -> Array:
         """Posterior mean of each residual process at points of ``features`` (n, k): (n, r)."""
         weighted = self.rows.loads * self._alpha[:, None]
-        return np.asarray(self.hyper.amplitude**2 * correlation(features, self.rows.features, self.hyper.main) @ weighted)
+        return np.asarray(
+            self.hyper.amplitude**2 * correlation(features, self.rows.features, self.hyper.main) @ weighted
+        )
 
     def mean(self, target: Rows) -> Array:
         return np.asarray(target.basis @ self.terms() + (target.loads * self.residual(target.features)).sum(1))

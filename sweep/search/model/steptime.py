@@ -1,6 +1,6 @@
 """Time of one verify step.
 
-    t(b) = exp(base_b) (1 + exp(draft_b) steps (1 + kappa topk) + exp(verify_b) verified) exp(exp(graph) (1 - graphs)) ...
+    t(b) = exp(base_b) (1 + exp(draft_b) steps (1 + kappa topk) + exp(verify_b) verified^bend_b) exp(exp(graph) (1 - graphs)) ...
 
 One drafter pass per step (a wider frontier costs a little more), one pass of the target over the tree, both relative
 to the pass of a single token. Every logarithm is a sum of a shared value, a slope over log b, a deviation per
@@ -20,6 +20,8 @@ from sweep.search.model.features import Table
 from sweep.search.model.gaussian import Array, Conditioned, Hyper, Index, Posterior, Prior, Rows, average
 
 ROUNDS = 5
+# The verified tokens at which the cost of one is stated; other counts through the power law.
+PIVOT = 8.0
 START = Hyper(0.02, 1.0)
 GRID = tuple(
     Hyper(amplitude, noise, -0.5 * i - 0.5 * abs(k - 1), main)
@@ -79,6 +81,8 @@ class StepTime:
             *[(0.0, 0.15)] * groups,
             *[(float(np.log(0.006)), 1.0), (0.5 * spread, 0.4 * spread)],
             *[(0.0, 0.25 * spread)] * levels,
+            *[(1.0, 0.15), (0.0, 0.15 * spread)],
+            *[(0.0, 0.15 * spread)] * levels,
             *[(float(np.log(0.03)), 0.7)],
             *[(float(np.log(0.4)), 0.35), (0.0, 0.05)],
             *[(0.0, 0.05)] * groups,
@@ -95,13 +99,15 @@ class StepTime:
         base = np.concatenate([one, log_b, at_level], axis=1)
         draft = np.concatenate([one, log_b, at_level, member], axis=1)
         verify = np.concatenate([one, log_b, at_level], axis=1)
-        cut = np.cumsum([base.shape[1], draft.shape[1], verify.shape[1]])
-        kappa = float(np.exp(at[cut[2]]))
+        cut = np.cumsum([base.shape[1], draft.shape[1], verify.shape[1], verify.shape[1]])
+        kappa = float(np.exp(at[cut[3]]))
         drafting = np.exp(draft @ at[cut[0] : cut[1]]) * t.steps[index]
-        verifying = np.exp(verify @ at[cut[1] : cut[2]]) * t.verified[index]
+        octaves = np.log(np.maximum(t.verified[index], 0.5) / PIVOT)
+        bend = verify @ at[cut[2] : cut[3]]
+        verifying = np.exp(verify @ at[cut[1] : cut[2]] + bend * octaves) * PIVOT * (t.verified[index] > 0)
         topk = t.topk[index]
         total = 1.0 + drafting * (1.0 + kappa * topk) + verifying
-        penalty = float(np.exp(at[cut[2] + 1]))
+        penalty = float(np.exp(at[cut[3] + 1]))
         off = t.no_graph[index][:, None]
         tail = np.concatenate([off * np.log1p(t.steps[index])[:, None], member, t.extras[index]], axis=1)
         basis = np.concatenate(
@@ -109,12 +115,13 @@ class StepTime:
                 base,
                 draft * (drafting * (1.0 + kappa * topk) / total)[:, None],
                 verify * (verifying / total)[:, None],
+                verify * (verifying * octaves / total)[:, None],
                 (drafting * kappa * topk / total)[:, None],
                 off * penalty,
                 tail,
             ],
             axis=1,
         )
-        value = base @ at[: cut[0]] + np.log(total) + off[:, 0] * penalty + tail @ at[cut[2] + 2 :]
+        value = base @ at[: cut[0]] + np.log(total) + off[:, 0] * penalty + tail @ at[cut[3] + 2 :]
         near = np.concatenate([t.near[index, :-1], log_b / np.log(8.0)], axis=1)
         return Rows(basis, np.ones((n, 1)), near), value - basis @ at

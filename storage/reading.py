@@ -1,0 +1,109 @@
+"""Rows of a whole study for reports and comparisons: gains, block figures without requests, GPU-hours.
+
+Nothing here reads request rows, so that thousands of trials cost no more than their blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from storage import codec, schema
+from storage.records import GainRow, LaunchRow
+from storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFigures:
+    """One block with every derived figure of ``schema.BLOCK_FIGURES`` (its metric's unit), without its requests."""
+
+    launch_id: int
+    trial: int | None
+    role: str
+    host: str
+    stage: str
+    concurrency: int
+    round: int
+    prompts_hash: str
+    started_at: float
+    elapsed_s: float
+    n_requests: int
+    n_ok: int
+    invalid: str | None
+    accept_histogram: tuple[int, ...] | None
+    client: Mapping[str, Any]
+    gpus: Sequence[Mapping[str, Any]]
+    figures: Mapping[str, float | None]
+
+
+def gains(store: Store, study_id: int, *, trial: int | None = None) -> list[GainRow]:
+    """Every gain of the study (of one trial number), in the order in which the analysis wrote them."""
+    table = schema.gains
+    query = (
+        sa.select(table, schema.trials.c.number)
+        .outerjoin(schema.trials, schema.trials.c.id == table.c.trial_id)
+        .where(table.c.study_id == study_id)
+        .order_by(table.c.id)
+    )
+    if trial is not None:
+        query = query.where(schema.trials.c.number == trial)
+    with store.database.read() as connection:
+        return [codec.gain_in(row) for row in connection.execute(query)]
+
+
+def block_figures(store: Store, study_id: int) -> list[BlockFigures]:
+    """Every block of the study in time order, references included (``trial`` None)."""
+    table, launches = schema.blocks, schema.launches
+    query = (
+        sa.select(table, launches.c.role, launches.c.host, schema.trials.c.number)
+        .join(launches, launches.c.id == table.c.launch_id)
+        .outerjoin(schema.trials, schema.trials.c.id == launches.c.trial_id)
+        .where(launches.c.study_id == study_id)
+        .order_by(table.c.started_at, table.c.id)
+    )
+    with store.database.read() as connection:
+        rows = connection.execute(query).all()
+    return [
+        BlockFigures(
+            launch_id=row.launch_id,
+            trial=row.number,
+            role=row.role,
+            host=row.host,
+            stage=row.stage,
+            concurrency=row.concurrency,
+            round=row.round,
+            prompts_hash=row.prompts_hash,
+            started_at=row.started_at,
+            elapsed_s=row.elapsed_s,
+            n_requests=row.n_requests,
+            n_ok=row.n_ok,
+            invalid=row.invalid,
+            accept_histogram=None if row.accept_histogram is None else tuple(row.accept_histogram),
+            client=row.client,
+            gpus=row.gpus,
+            figures={name: row._mapping[name] for name in schema.BLOCK_FIGURES},
+        )
+        for row in rows
+    ]
+
+
+def gpus_per_launch(spec: Mapping[str, Any]) -> int:
+    """GPUs that one server of the study holds: tp-size times pp-size, of an axis over them the largest value."""
+    args = (spec.get("server") or {}).get("args") or {}
+    axes = (spec.get("space") or {}).get("args") or {}
+    product = 1
+    for flag in ("tp-size", "pp-size"):
+        values = axes.get(flag) or [args.get(flag, 1)]
+        product *= max((v for v in values if isinstance(v, int) and not isinstance(v, bool)), default=1)
+    return product
+
+
+def gpu_hours(launches: Sequence[LaunchRow], spec: Mapping[str, Any], *, now: float | None = None) -> float:
+    """GPU-hours that launches held: from begin to end (a running one: until ``now``) times the GPUs of one server."""
+    at = time.time() if now is None else now
+    seconds = sum((launch.ended_at or max(at, launch.begun_at)) - launch.begun_at for launch in launches)
+    return seconds * gpus_per_launch(spec) / 3600

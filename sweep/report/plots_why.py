@@ -1,0 +1,187 @@
+"""The plots about why and when: accepted drafts, step time, the baseline over time, one setting at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sweep.model import Role, Verdict
+from sweep.report.drawing import BLUE, GREY, ORANGE, Z95, Plot, colour, figure_of, gain_axis, metric_axis, text
+from sweep.report.facts import Facts
+from sweep.sentences import percent
+
+
+def depth(facts: Facts) -> Plot | None:
+    """How many drafts a verify step accepts."""
+    found = facts.histograms()
+    arms = [trial for trial in facts.detail_trials() if sum(found.get(trial, ()))]
+    if not arms:
+        return None
+    labels = {row["trial"]: row["label"] for row in facts.ranking}
+    figure = figure_of(
+        360,
+        xaxis={"title": {"text": "drafts accepted in a verify step"}, "dtick": 1},
+        yaxis={"title": {"text": "share of verify steps"}, "tickformat": ".0%", "rangemode": "tozero"},
+        barmode="group",
+    )
+    for place, trial in enumerate(arms):
+        total = sum(found[trial])
+        figure.add_bar(
+            x=list(range(len(found[trial]))),
+            y=[count / total for count in found[trial]],
+            marker={"color": colour(place)},
+            name=text(f"{trial}: {labels[trial]}"),
+            hovertemplate="%{x} accepted: %{y:.1%}<extra>%{fullData.name}</extra>",
+        )
+    how = "A tall bar at 0 means wasted drafts; a tall last bar means that a deeper draft may pay."
+    return Plot("depth", "Accepted drafts by depth", how, figure)
+
+
+def step_time(facts: Facts) -> Plot | None:
+    """What a verify step costs against a plain decode step."""
+    level = facts.objective.concurrency
+    found = {e["trial"]: e for e in facts.analysis.get("explanations", []) if e["concurrency"] == level}
+    arms = [found[trial] for trial in reversed(facts.detail_trials()) if trial in found]
+    if not arms:
+        return None
+    labels = {row["trial"]: row["label"] for row in facts.ranking}
+    names = [text(f"{arm['trial']}: {labels[arm['trial']]}") for arm in arms]
+    figure = figure_of(
+        150 + 40 * len(arms), xaxis={"title": {"text": "milliseconds per verify step"}}, barmode="stack", bargap=0.35
+    )
+    figure.update_yaxes(type="category", ticks="")
+    figure.add_bar(
+        y=names,
+        x=[arm["baseline_step_ms"] for arm in arms],
+        orientation="h",
+        marker={"color": GREY},
+        name="a plain decode step",
+        hovertemplate="plain step %{x:.2f} ms<extra></extra>",
+    )
+    figure.add_bar(
+        y=names,
+        x=[arm["step_ms"] - arm["baseline_step_ms"] for arm in arms],
+        orientation="h",
+        marker={"color": ORANGE},
+        name="drafting and verifying on top",
+        text=[f"× {arm['step_cost']:.2f} for {arm['accept_length']:.2f} tokens" for arm in arms],
+        textposition="auto",
+        constraintext="none",
+        hovertemplate="on top %{x:.2f} ms<extra></extra>",
+    )
+    figure.update_layout(legend={"y": -0.12 - 3.0 / (len(arms) + 4)})
+    how = (
+        f"At concurrency {level}, prefill included. Speculation pays where a step emits more tokens than it costs "
+        "plain steps (1 + gain = accept length ÷ step cost)."
+    )
+    return Plot("step", "Step time", how, figure)
+
+
+def over_time(facts: Facts) -> Plot | None:
+    """The baseline over the night, with the trials measured between."""
+    goal = facts.objective
+    drift = [
+        d for d in facts.analysis.get("drift", []) if (d["metric"], d["concurrency"]) == (goal.metric, goal.concurrency)
+    ]
+    by_launch: defaultdict[tuple[int, str, int | None], list[float]] = defaultdict(list)
+    started: dict[int, float] = {}
+    for block in facts.blocks:
+        value = block.figures[goal.metric]
+        if block.concurrency == goal.concurrency and block.invalid is None and value is not None:
+            if block.role == Role.ENGINE_DEFAULT.value:
+                continue
+            by_launch[block.launch_id, block.host, block.trial].append(value)
+            started.setdefault(block.launch_id, block.started_at)
+    if not by_launch:
+        return None
+    figure = figure_of(380, xaxis={"title": {"text": "time (UTC)"}, "type": "date"}, yaxis=metric_axis(goal.key))
+    labels = {trial.number: trial.config.label() for trial in facts.trials}
+    hosts = sorted({host for _, host, _ in by_launch})
+    for place, host in enumerate(hosts):
+        for is_baseline in (True, False):
+            rows = sorted(
+                (started[launch], sum(values) / len(values), trial)
+                for (launch, where, trial), values in by_launch.items()
+                if where == host and (trial is None) == is_baseline
+            )
+            if not rows:
+                continue
+            what = "no speculation" if is_baseline else "trials"
+            figure.add_scatter(
+                x=[_utc(at) for at, _, _ in rows],
+                y=[value for _, value, _ in rows],
+                mode="lines+markers" if is_baseline else "markers",
+                line={"color": colour(place), "width": 1.5},
+                marker={
+                    "color": colour(place),
+                    "symbol": "diamond" if is_baseline else "circle-open",
+                    "size": 9,
+                },
+                name=text(f"{host}: {what}"),
+                text=["no speculation" if t is None else f"trial {t}: {text(labels[t])}" for _, _, t in rows],
+                hovertemplate="%{text}<br>%{y:.4g} at %{x|%H:%M:%S}<extra></extra>",
+            )
+    slopes = [
+        f"{d['host']} {percent(d['per_hour'])} ± {100 * Z95 * d['per_hour_se']:.1f} an hour"
+        for d in drift
+        if d["per_hour_se"] * Z95 < 1
+    ]
+    how = "A baseline that moves is taken out of every gain."
+    if slopes:
+        how += f" Drift: {', '.join(slopes)}."
+    elif drift:
+        how += " The study was too short to give a drift per hour."
+    return Plot("drift", "Baseline over time", how, figure)
+
+
+def _utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def effects(facts: Facts) -> list[Plot]:
+    """One small plot for each setting that took several values: the gain of every arm by that value."""
+    gains = {row["trial"]: row["gain"] for row in facts.ranking if row["gain"] is not None}
+    rows = [(t, t.config.as_dict()) for t in facts.trials if t.verdict is Verdict.COMPLETE and t.number in gains]
+    axes: defaultdict[str, dict[str, list[tuple[int, str, float]]]] = defaultdict(lambda: defaultdict(list))
+    order: defaultdict[str, set[Any]] = defaultdict(set)
+    for trial, config in rows:
+        settings = {key: value for key, value in config.items() if key != "args"} | config.get("args", {})
+        for name, value in settings.items():
+            if value is not None:
+                order[name].add(value)
+                axes[name][str(value)].append((trial.number, trial.config.label(), gains[trial.number]["estimate"]))
+    out: list[Plot] = []
+    for number, (name, groups) in enumerate(axes.items()):
+        if len(groups) < 2:
+            continue
+        values = [str(value) for value in sorted(order[name], key=lambda v: (isinstance(v, str), v))]
+        figure = figure_of(260, yaxis=gain_axis(), showlegend=False)
+        figure.update_layout(margin={"l": 56, "r": 8, "t": 8, "b": 40})
+        figure.update_yaxes(title=None)
+        figure.update_xaxes(type="category", categoryorder="array", categoryarray=[text(v) for v in values])
+        figure.add_scatter(
+            x=[text(value) for value in values for _ in groups[value]],
+            y=[gain for value in values for _, _, gain in groups[value]],
+            mode="markers",
+            marker={"size": 8, "color": BLUE, "opacity": 0.65},
+            text=[f"trial {t}: {text(label)}" for value in values for t, label, _ in groups[value]],
+            hovertemplate="%{text}<br>%{y:+.1%}<extra></extra>",
+        )
+        figure.add_scatter(
+            x=[text(value) for value in values],
+            y=[_median([gain for _, _, gain in groups[value]]) for value in values],
+            mode="lines+markers",
+            line={"color": ORANGE, "width": 1.5, "dash": "dot"},
+            marker={"symbol": "line-ew-open", "size": 22, "color": ORANGE, "line": {"width": 3}},
+            hovertemplate="median %{y:+.1%}<extra></extra>",
+        )
+        out.append(Plot(f"effect-{number}", name, "", figure, small=True))
+    return out
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

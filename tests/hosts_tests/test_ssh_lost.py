@@ -1,0 +1,142 @@
+"""Connections that break, and servers that allow little."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts_helpers import Make, launch, log_until, ours, wait_for
+
+from sweep.errors import HostError
+
+pytestmark = pytest.mark.ssh
+
+
+def asked(url: str) -> bytes | None:
+    """The server's answer; None for a request that was lost with the connection."""
+    try:
+        with urllib.request.urlopen(url, timeout=15) as answer:
+            return bytes(answer.read())
+    except OSError:
+        return None
+
+
+class TestLostConnections:
+    def test_files_and_repeatable_commands_carry_on(self, sshd: Any, dial: Any, tmp_path: Path) -> None:
+        transport = dial("gpu-a")
+        transport.put(str(tmp_path / "f"), b"1")
+        assert sshd.drop_connections()
+        assert transport.read(str(tmp_path / "f")) == b"1"
+        assert sshd.drop_connections()
+        assert transport.run(["echo", "x"], idempotent=True).stdout == b"x\n"
+        assert sshd.drop_connections()
+        transport.put(str(tmp_path / "f"), b"2")
+        assert (tmp_path / "f").read_bytes() == b"2"
+
+    def test_a_command_is_not_repeated_unless_it_may_be(self, sshd: Any, dial: Any, tmp_path: Path) -> None:
+        """The connection breaks while the command runs: how often did it begin?"""
+        transport = dial("gpu-a")
+        for idempotent, times in ((False, 1), (True, 2)):
+            marks = tmp_path / f"marks{idempotent}"
+            argv = ["sh", "-c", 'echo x >> "$0"; [ "$(wc -l < "$0")" = 2 ] || sleep 2', str(marks)]
+            threading.Timer(0.7, sshd.drop_connections).start()
+            if idempotent:
+                assert transport.run(argv, idempotent=True).exit_code == 0
+            else:
+                with pytest.raises(HostError, match="the connection broke while `sh` ran; its end is not known"):
+                    transport.run(argv)
+            assert len(marks.read_text().splitlines()) == times
+
+    def test_server_away_for_seconds(self, sshd: Any, dial: Any, tmp_path: Path) -> None:
+        transport = dial("gpu-a")
+        sshd.stop()
+        threading.Timer(1.5, sshd.start).start()
+        begun = time.monotonic()
+        assert transport.run(["echo", "back"], idempotent=True).stdout == b"back\n"
+        assert 1.0 < time.monotonic() - begun < 10
+
+    def test_a_key_that_changed_meanwhile_is_not_tried_again(self, sshd: Any, dial: Any) -> None:
+        """Back-off is for the network: refused keys end it at once, or the server would shut us out."""
+        transport = dial("gpu-a")
+        (sshd.folder / "authorized_keys").write_text("")
+        assert sshd.drop_connections()
+        begun = time.monotonic()
+        with pytest.raises(HostError, match=r"gpu: .*not let in"):
+            transport.read("/proc/self/stat")
+        assert time.monotonic() - begun < 5
+        assert (sshd.folder / "sshd.log").read_text().count("Connection closed by authenticating user") <= 1
+
+    def test_close_ends_the_attempts(self, sshd: Any, dial: Any) -> None:
+        transport = dial("gpu-a")
+        sshd.stop()
+        threading.Timer(0.5, transport.close).start()
+        begun = time.monotonic()
+        with pytest.raises(HostError, match="the connection was closed"):
+            transport.run(["true"], idempotent=True)
+        assert time.monotonic() - begun < 8
+
+    def test_server_survives_and_is_reached_again(
+        self, sshd: Any, dial: Any, make_servers: Make, tmp_path: Path
+    ) -> None:
+        """All SSH processes are killed in mid-life: the server runs on, the same base URL works again."""
+        servers = make_servers(dial("gpu-a"))
+        servers.prepare()
+        server = servers.start(launch(), "1")
+        log_until(servers, server, b"ready")
+        url = servers.forward(server)
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            assert answer.read() == b"ok %d" % server.pid
+        assert sshd.drop_connections()
+        assert wait_for(lambda: asked(url)) == b"ok %d" % server.pid
+        assert servers.state(server).alive
+        servers.renew()
+        assert servers.stop(server).clean
+        assert ours(tmp_path) == []
+
+    def test_open_request_ends_with_the_connection(self, sshd: Any, dial: Any) -> None:
+        """A request in flight is lost in a way its client sees at once."""
+        import socket
+
+        transport = dial("gpu-a")
+        listener = socket.create_server(("127.0.0.1", 0))
+        with listener, transport.forward(listener.getsockname()[1]) as url:
+            client = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+            client.settimeout(10)
+            far, _ = listener.accept()
+            with client, far:
+                far.sendall(b"half an answ")
+                assert client.recv(100) == b"half an answ"
+                begun = time.monotonic()
+                sshd.drop_connections()
+                with contextlib.suppress(ConnectionError):  # either way the client knows
+                    assert client.recv(100) == b""
+                assert time.monotonic() - begun < 3
+
+    def test_few_sessions(self, sshd_factory: Callable[..., Any], dial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """MaxSessions 3: more commands than that at once wait for each other."""
+        server = sshd_factory("gpu-a", ("MaxSessions 3",))
+        monkeypatch.setenv("SWEEP_SSH_CONFIG", str(server.client_config))
+        transport = dial("gpu-a")
+        transport.read("/proc/self/stat")
+        answers: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(transport.run(["sleep", "0.2"]).exit_code)) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert answers == [0] * 8
+
+    def test_no_sftp(self, sshd_factory: Callable[..., Any], dial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = sshd_factory("gpu-a", ("Subsystem sftp /bin/false",))
+        monkeypatch.setenv("SWEEP_SSH_CONFIG", str(server.client_config))
+        transport = dial("gpu-a")
+        with pytest.raises(HostError, match="the server has no SFTP"):
+            transport.read("/etc/hostname")
