@@ -30,7 +30,8 @@ class HostAgenda:
 
     ``calibrate_launches`` baselines at the start teach the noise (A/A); afterwards a baseline is due when
     ``baseline_every`` candidate launches or ``baseline_minutes`` have passed since the last one, or when it is
-    demanded. Each trial is launched ``candidate_launches`` times in a row: two of them between baselines are ABBA.
+    demanded. Each trial is launched ``candidate_launches`` times in a row; where that is more than once, a baseline
+    follows each trial (two launches: ABBA).
     """
 
     calibrate_launches: int
@@ -54,7 +55,8 @@ class HostAgenda:
         if self.since_baseline == 0:
             return None
         late = self.baseline_at is not None and now - self.baseline_at > self.baseline_minutes * 60
-        return self.last() if late or self.demanded or self.since_baseline >= self.baseline_every else None
+        every = self.baseline_every if self.candidate_launches == 1 else 1
+        return self.last() if late or self.demanded or self.since_baseline >= every else None
 
     def candidate(self, trial: int, arm: ArmConfig, pair: int) -> list[Job]:
         """The launches of one trial. ``pair`` is used where they are alternated with the baseline."""

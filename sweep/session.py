@@ -21,9 +21,10 @@ from launchers.servers import Owner
 from search_spaces.space import SearchSpace
 from storage.records import StudyRow, StudyState
 from storage.store import Store
-from sweep import __version__
+from sweep import __version__, pairing
 from sweep.agenda import HostAgenda, engine_default_arm
 from sweep.analysis import AnalysisSettings
+from sweep.bench import health
 from sweep.bench.workload import PromptSet, load_prompts
 from sweep.books import Books
 from sweep.config import Host, StudySpec, plain_env, secret_env
@@ -189,7 +190,7 @@ def _epoch(before: int = 0) -> int:
 def _run_settings(spec: StudySpec) -> RunSettings:
     measurement = spec.measurement
     return RunSettings(
-        trials=spec.budget.trials,
+        trials=0 if spec.references_only else spec.budget.trials,
         deadline=_deadline(spec),
         max_attempts=measurement.max_attempts,
         confirm_top=measurement.confirm_top,
@@ -229,6 +230,10 @@ def make_books(store: Store, study: StudyRow, spec: StudySpec) -> Books:
     analysis = AnalysisSettings(
         bracket_tolerance=spec.measurement.tolerance,
         ignore_eos=spec.workload.ignore_eos,
+        wanted_gain=spec.measurement.wanted_gain,
+        min_success=health.SUCCESS_LIMIT,
+        max_lag_p99_s=health.LAG_P99_LIMIT_S,
+        path_margin=health.PATH_FACTOR,
         metrics=tuple(
             dict.fromkeys([*(goal.metric for goal in spec.goals), "output_throughput", "ttft_p50", "tpot_p50"])
         ),
@@ -280,6 +285,7 @@ def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -
             baseline_every=spec.measurement.baseline_every,
             baseline_minutes=spec.measurement.baseline_minutes,
             engine_default=default if place == 0 else None,
+            candidate_launches=pairing.candidate_launches(spec),
         )
         states[host.name] = HostState(host.name, settings, agenda, gpus[: spec.gpus_per_arm])
     return states

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "command": ("sweep.cli.query", "command", "The exact launch command of a trial, quoted."),
     "export": ("sweep.cli.query", "export", "Write a study as csv, json or parquet."),
     "rm": ("sweep.cli.query", "rm", "Delete a study from the database."),
+    "calibrate": ("sweep.cli.calibrate", "calibrate", "Measure the baseline against itself: what can be resolved?"),
     "plan": ("sweep.cli.plan", "plan", "What a search space would run, launching nothing."),
     "init": ("sweep.cli.plan", "init", "Write a search-space YAML, also from a launch command."),
     "doctor": ("sweep.cli.hosts", "doctor", "Check hosts, GPUs, engine, model, drafter and this installation."),

@@ -42,12 +42,14 @@ def plan(space: str, as_json: bool, **options: Any) -> None:
 
 def describe(spec: StudySpec, space: SearchSpace) -> dict[str, Any]:
     """The plan as one JSON document; ``minutes`` is the longest host, ``gpu_hours`` the sum."""
+    from sweep import pairing
+
     trials = min(spec.budget.trials or len(space.candidates), len(space.candidates))
     hosts = _queues(spec, space, trials)
     seconds = _launch_seconds(spec)
     stages: Counter[str] = Counter(_kind(job) for host in hosts for job in host.jobs)
     launches = sum(stages.values())
-    mode, why = _pairing(spec)
+    paired = pairing.choose(spec)
     document: dict[str, Any] = {
         "study": spec.name,
         "engine": spec.engine,
@@ -66,7 +68,7 @@ def describe(spec: StudySpec, space: SearchSpace) -> dict[str, Any]:
         "seconds_per_launch": round(seconds, 1),
         "minutes": round(max(len(host.jobs) for host in hosts) * seconds / 60, 1),
         "gpu_hours": round(launches * seconds * spec.gpus_per_arm / 3600, 2),
-        "pairing": {"mode": mode, "why": why},
+        "pairing": {"mode": paired.mode.value, "why": paired.why},
         "hosts": [
             {
                 "name": host.name,
@@ -101,8 +103,8 @@ def _order(space: SearchSpace) -> list[Any]:
 
 def _queues(spec: StudySpec, space: SearchSpace, trials: int) -> list[_Queue]:
     """What each host would launch if all took equally long: the run's own agenda, stepped without a clock."""
+    from sweep import pairing
     from sweep.agenda import HostAgenda, Job, confirm_jobs, engine_default_arm
-    from sweep.model import Role, Stage
 
     measurement = spec.measurement
     arms = _order(space)[:trials]
@@ -116,16 +118,16 @@ def _queues(spec: StudySpec, space: SearchSpace, trials: int) -> list[_Queue]:
             baseline_every=measurement.baseline_every,
             baseline_minutes=measurement.baseline_minutes,
             engine_default=default if place == 0 else None,
+            candidate_launches=pairing.candidate_launches(spec),
         )
         jobs: list[Job] = []
         mine = [(number, arm) for number, arm in enumerate(arms) if number % len(spec.hosts) == place]
         while mine:
-            job = agenda.reference(0.0)
-            if job is None:
-                number, arm = mine.pop(0)
-                job = Job(arm, Role.CANDIDATE, Stage.SEARCH, number)
-            jobs.append(job)
-            agenda.done(job, 0.0, measured=True)
+            reference = agenda.reference(0.0)
+            now = [reference] if reference is not None else agenda.candidate(*mine.pop(0), pair=0)
+            for job in now:
+                jobs.append(job)
+                agenda.done(job, 0.0, measured=True)
         last = agenda.last()
         jobs += [last] if last is not None else []
         if place == 0 and measurement.confirm_top and arms:
@@ -159,18 +161,10 @@ def _launch_seconds(spec: StudySpec) -> float:
     return seconds * spec.simulate.time_scale if spec.simulated and spec.simulate else seconds
 
 
-def _pairing(spec: StudySpec) -> tuple[str, str]:
-    every = spec.measurement.baseline_every
-    return (
-        "bracketed",
-        f"one server at a time holds the GPUs, so candidates are searched between baselines of the same host (every "
-        f"{every} trials and last); the confirm stage alternates fresh launches of the best and the baseline",
-    )
-
-
 def _notes(spec: StudySpec) -> list[str]:
     """What is worth knowing before the night: pins we add, flags we do not know, levels the pins cannot serve."""
     from launchers.engines.flags import table_for
+    from sweep.model import ArmConfig
     from sweep.pins import added_pins
 
     table, unknown_version = table_for(spec.engine_version or "")
@@ -188,6 +182,8 @@ def _notes(spec: StudySpec) -> list[str]:
     top = max(spec.workload.concurrency)
     if isinstance(running, int) and running < top:
         notes.append(f"--max-running-requests {running} is below concurrency {top}: requests will queue there")
+    if any(ArmConfig(extra=(pin,)).lossy for pin in spec.server.args.items()):  # type: ignore[arg-type]  # a scalar
+        notes.append("accept thresholds below 1 are pinned: every candidate may change the answers")
     if spec.server.env.get("SGLANG_SIMULATE_ACC_LEN"):
         notes.append("SGLANG_SIMULATE_ACC_LEN forces the accept length: gains are not those of the drafter")
     return notes

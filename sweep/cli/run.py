@@ -163,8 +163,16 @@ def _start_attached(
 def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
     from storage.queries import summary
     from sweep import session
+    from sweep.calibration import known_for
 
-    state = session.run(store, study, spec, _progress(study, spec, as_json))
+    calibrated = None if spec.references_only else known_for(store, spec)
+    for floor in calibrated["noise"] if calibrated is not None else ():
+        click.echo(
+            f"calibrated before ({calibrated['study']}): {floor['metric']}@{floor['concurrency']} resolves gains from "
+            f"{100 * floor['minimum_detectable_gain']:.1f} % on",
+            err=as_json,
+        )
+    state = session.run(store, study, spec, make_progress(study, spec, as_json))
     if as_json:
         print_json(summary(store, study.id))
     else:
@@ -178,7 +186,8 @@ def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
         sys.exit(130)
 
 
-def _progress(study: StudyRow, spec: StudySpec, as_json: bool) -> Any:
+def make_progress(study: StudyRow, spec: StudySpec, as_json: bool) -> Any:
+    """The listener of a run: live on a terminal, plain lines otherwise (on stderr beside JSON)."""
     from rich.console import Console
 
     from sweep.books import Books

@@ -32,6 +32,7 @@ def problems(spec: StudySpec) -> Iterator[Problem]:
     yield from _known_good(spec)
     yield from _goals(spec)
     yield from _hosts(spec)
+    yield from _pairing(spec)
     for flag in spec.space.args:
         if flag in spec.server.args:
             yield ("space", "args", flag), f"--{flag} is also pinned in server.args; it is a pin or an axis, not both"
@@ -113,6 +114,15 @@ def _goals(spec: StudySpec) -> Iterator[Problem]:
                 ("constraints", index),
                 f"concurrency {constraint.concurrency} is not among workload.concurrency {list(levels)}",
             )
+
+
+def _pairing(spec: StudySpec) -> Iterator[Problem]:
+    if spec.measurement.pairing == "resident" and (missing := spec.missing_for_resident) is not None:
+        yield (
+            ("measurement", "pairing"),
+            f"resident needs both servers' memory to be pinned, and {missing}; pin server.args max-total-tokens and "
+            "sleep-on-idle, or say auto",
+        )
 
 
 def _hosts(spec: StudySpec) -> Iterator[Problem]:

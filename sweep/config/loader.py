@@ -100,8 +100,12 @@ def _error(lines: list[str]) -> ConfigError:
 
 def _refuse_before(document: Document) -> None:
     lines = []
-    if "simulated_by_flag" in document.data:
-        lines.append(_line(document, ("simulated_by_flag",), "unknown key; `--simulate` is an option of the command"))
+    for key, words in {
+        "simulated_by_flag": "`--simulate` is an option of the command",
+        "references_only": "`sweep calibrate` is a command",
+    }.items():
+        if key in document.data:
+            lines.append(_line(document, (key,), f"unknown key; {words}"))
     for location in NEVER_EMPTY:
         value: Any = document.data
         for part in location:

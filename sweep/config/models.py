@@ -145,7 +145,8 @@ class Measurement(Part):
     engine_default: bool = True  # also measure SGLang's automatic choice
     confirm_top: Annotated[int, Field(ge=0, le=20)] = 2
     confirm_launches: Annotated[int, Field(ge=1, le=20)] = 2  # of each confirmed arm and of the baseline beside it
-    pairing: Literal["auto", "bracketed", "alternate"] = "auto"
+    pairing: Literal["auto", "bracketed", "alternate", "resident"] = "auto"  # how candidates meet the baseline
+    wanted_gain: Annotated[float, Field(gt=0, lt=1)] = 0.03  # the gain for which launches needed are reckoned
     launch_timeout_s: Positive = 1800.0
     stall_timeout_s: Positive = 300.0  # seconds without a token or a log line that count as hung
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.05  # brackets further apart than this are not comparable
@@ -176,6 +177,7 @@ class StudySpec(Part):
     ray: RayOptions = Field(default_factory=RayOptions)
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     simulated_by_flag: bool = False  # set by --simulate, stored so that resume needs no flag; never in a YAML
+    references_only: bool = False  # set by `sweep calibrate`, likewise: the baseline against itself, no trials
 
     @property
     def simulated(self) -> bool:
@@ -195,6 +197,20 @@ class StudySpec(Part):
             values = self.space.args.get(flag) or (self.server.args.get(flag, 1),)
             product *= max([v for v in values if isinstance(v, int) and not isinstance(v, bool)], default=1)
         return product
+
+    @property
+    def missing_for_resident(self) -> str | None:
+        """Why two servers may not live on the same GPUs beside each other; None where the pins allow it.
+
+        The size of the KV pool must be ours (else the second server takes what is left), and an idle scheduler must
+        not keep a CPU and the GPU busy.
+        """
+        tokens, sleeps = self.server.args.get("max-total-tokens"), self.server.args.get("sleep-on-idle")
+        if not isinstance(tokens, int) or isinstance(tokens, bool) or "max-total-tokens" in self.space.args:
+            return "max-total-tokens is not pinned to a number"
+        if sleeps is not True or "sleep-on-idle" in self.space.args:
+            return "sleep-on-idle is not pinned to true"
+        return None
 
     def gpus_of(self, host: Host) -> tuple[int, ...]:
         """Indices of the GPUs this study may use on a host; as many as an arm takes where the YAML leaves them out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 
 from storage.records import StudyRow, TrialRow
 from sweep.config import StudySpec, plain_env
+from sweep.config.fields import SECRET_REFERENCE
 from sweep.errors import UsageError
 from sweep.model import ArmConfig
 from sweep.pins import server_args
@@ -19,7 +19,6 @@ from sweep.seams import Engine
 
 PORT = 30000
 _OURS = ("--host", "--port", "--config")
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +78,10 @@ def serving(study: StudyRow, trial: TrialRow | None, *, host: str = "127.0.0.1")
         at = words.index(flag)
         del words[at : at + 2]
     words += ["--host", host, "--port", str(PORT)]
-    raw = {key: str(value) for key, value in spec.server.env.items()}
-    secrets = {key: found[1] for key, value in raw.items() if (found := _REFERENCE.fullmatch(value))}
+    secrets = {key: found[1] for key, value in spec.server.env.items() if (found := SECRET_REFERENCE.fullmatch(value))}
     return Serving(
         argv=tuple("python3" if word == "@PYTHON@" else word for word in words),
-        env={key: value for key, value in plain_env(spec).items() if key not in secrets},
+        env=plain_env(spec),
         secrets=secrets,
         gpus=spec.gpus_per_arm,
         engine_version=version,

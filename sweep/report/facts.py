@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage import details, queries, reading
+from search_spaces.space import SearchSpace
+from storage import queries, reading
 from storage.pareto import pareto
 from storage.reading import BlockFigures
 from storage.records import GainRow, LaunchRow, StudyRow, TrialRow, TrialState
 from storage.store import Store
-from sweep.errors import SweepError
+from sweep.errors import SweepError, UsageError
+from sweep.exports.serving import read_spec, serving
 from sweep.metrics import METRICS
 from sweep.model import Flag, Objective, Role, Stage, Verdict
 from sweep.sentences import headline
@@ -40,7 +42,7 @@ class Facts:
     blocks: Sequence[BlockFigures]
     gains: Sequence[GainRow]
     rejected: Sequence[Mapping[str, Any]]  # {reason, count, examples}: never launched
-    command: str | None  # that starts the leading arm
+    command: str | None  # that serves the leading arm
     hosts: Sequence[Mapping[str, Any]]
 
     @property
@@ -161,25 +163,21 @@ def _over_baseline(row: GainRow) -> bool:
 
 
 def _command(store: Store, study: StudyRow, found: Mapping[str, Any]) -> str | None:
+    """None before a trial is complete, and for a study whose engine cannot be launched by us."""
     if not found["best"]:
         return None
     try:
-        return str(details.launch_command(store, study.id, found["best"][0]["trial"])["command"])
-    except SweepError:
-        return None  # a study that measures a running server launches nothing
+        return serving(study, store.trial(study.id, found["best"][0]["trial"])).command()
+    except UsageError:
+        return None
 
 
 def _rejected(study: StudyRow) -> list[dict[str, Any]]:
     """Configurations that the rules sorted out before any launch, by reason; none where the YAML can no longer be
     read by this version."""
-    from pydantic import ValidationError
-
-    from search_spaces.space import SearchSpace
-    from sweep.config import StudySpec
-
     try:
-        space = SearchSpace.from_spec(StudySpec.parse(study.spec), allow_empty=True)
-    except (ValidationError, SweepError):
+        space = SearchSpace.from_spec(read_spec(study), allow_empty=True)
+    except SweepError:
         return []
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for config, why in space.infeasible:

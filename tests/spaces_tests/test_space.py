@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
@@ -239,18 +238,15 @@ def test_the_order_is_stable_and_the_fingerprint_follows_the_space() -> None:
     assert space_of(axes).fingerprint != space_of(axes, "server: {args: {page-size: 16}}").fingerprint
 
 
-def test_a_hundred_thousand_combinations_are_quick() -> None:
+def test_a_hundred_thousand_combinations_are_all_accounted_for() -> None:
     spec = spec_of(
         "algorithm: [EAGLE3], draft_model: [/d/a, /d/b], num_steps: {low: 1, high: 12}, topk: {low: 1, high: 8}, "
         "num_draft_tokens: {low: 2, high: 64}, cuda_graph: [true, false], "
         "args: {attention-backend: [triton, fa3, flashinfer, aiter]}"
     )
-    started = time.perf_counter()
     space = SearchSpace.from_spec(spec)
-    took = time.perf_counter() - started
     assert len(space.candidates) + space.duplicates + len(space.infeasible) == 2 * 12 * 8 * 63 * 2 * 4
     assert len(set(space.candidates)) == len(space.candidates)
-    assert took < 10  # about one second on an idle core
 
 
 def test_a_space_that_is_too_large_is_refused() -> None:

@@ -221,7 +221,7 @@ class TestRm:
         store.set_controller(study.id, replace(this_holder(), machine_id="another").as_dict())
         store.controller_heartbeat(study.id)
         assert sweep("rm", "kimi", "--yes")[0] == 6
-        monkeypatch.setattr("sweep.cli.query.SILENT_S", 0.0)
+        monkeypatch.setattr("sweep.controller.HOLDER_SILENT_S", 0.0)
         assert sweep("rm", "kimi", "--yes")[0] == 0
 
 
