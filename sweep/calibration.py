@@ -35,10 +35,9 @@ def describe(store: Store, study: StudyRow) -> dict[str, Any]:
     ``minimum_detectable_gain``: found with probability 0.8 at the repeats chosen. ``repeats_needed``: see
     :func:`repeats_needed`.
     """
-    spec = StudySpec.parse(study.spec)
     launches = [m for m in store.measured_launches(study.id, requests=False) if m.role is Role.BASELINE]
     found = (store.analysis(study.id) or {}).get("noise", []) if len(launches) > 1 else []
-    repeats = spec.workload.repeats
+    repeats = int(study.spec["workload"]["repeats"])
     return {
         "study": study.name,
         "simulated": study.simulated,

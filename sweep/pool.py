@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +20,8 @@ from sweep.errors import HostError
 from sweep.owner import HostOwner
 from sweep.ray_home import VARIABLE, RayHome, end_stale
 from sweep.reports import OwnerSettings
+
+LISTENER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ class RayPool:
         """To be called from the main thread: Ray installs a handler for SIGTERM, which ends the start of a cluster."""
         end_stale()
         os.environ |= ENVIRONMENT
+        if self._address is not None:
+            _require_listener(self._address)
         if self._address is None:
             self._home = RayHome()
             os.environ |= own_cluster_environment(self._home)
@@ -155,6 +161,20 @@ def own_cluster_environment(home: RayHome) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(24),
     }
+
+
+def _require_listener(address: str) -> None:
+    """Ray itself tries for minutes to reach an address where nobody is. HostError where nobody listens."""
+    found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
+    if found is None:
+        return  # "auto" and the like: Ray answers at once
+    try:
+        socket.create_connection((found[1].strip("[]"), int(found[2])), timeout=LISTENER_S).close()
+    except OSError as error:
+        raise HostError(
+            f"no Ray cluster at {address}: {error.strerror or error}. Start one there (`ray start --head`), mend "
+            "`ray.address` or RAY_ADDRESS, or leave both out: this tool then starts a cluster of its own."
+        ) from error
 
 
 def _last_line(error: Exception) -> str:

@@ -55,14 +55,14 @@ def figure_of(height: int = 360, **layout: Any) -> go.Figure:
         template="none",
         height=height,
         margin={"l": 64, "r": 16, "t": 12, "b": 56},
-        legend={"orientation": "h", "y": -0.24, "yanchor": "top", "x": 0, "font": {"size": 12}},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "font": {"size": 12}},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hoverlabel={"align": "left"},
         **layout,
     )
-    figure.update_xaxes(automargin=True, zeroline=False, ticks="outside")
-    figure.update_yaxes(automargin=True, zeroline=False, ticks="outside")
+    figure.update_xaxes(automargin=True, zeroline=False, ticks="outside", title_font_size=13)
+    figure.update_yaxes(automargin=True, zeroline=False, ticks="outside", title_font_size=13)
     return figure
 
 

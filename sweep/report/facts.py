@@ -56,6 +56,13 @@ class Facts:
         return rows
 
     @property
+    def notes(self) -> list[str]:
+        """What the analysis says besides the sentence about the leading arm, which the headline says already."""
+        keys = [o.key for o in self.study.objectives]
+        said = keys.index(self.objective.key) if self.objective.key in keys else -1
+        return [line for place, line in enumerate(self.best["sentences"]) if place != said]
+
+    @property
     def unit(self) -> str:
         return METRICS[self.objective.metric].unit
 

@@ -58,17 +58,19 @@ def pareto(facts: Facts) -> Plot | None:
             ],
             hovertemplate="%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>",
         )
-    how = f"{_better(x)} along the horizontal axis, {_better(y)} along the vertical; bars are 95 % intervals."
+    how = f"Along: {_better(x)}. Up: {_better(y)}. Bars are 95 % intervals."
     if len(facts.front["objectives"]) > 2:
         how += " The front is over all objectives; two are drawn."
-    if facts.front["hypervolume"] is not None:
+    if any(p["on_front"] and not p["is_baseline"] for p in points) and facts.front["hypervolume"] is not None:
         how += f" The front covers {facts.front['hypervolume']:.0%} of the box between worst and best."
+    elif all(p["is_baseline"] for p in points if p["on_front"]):
+        how += " No speculation alone is on the front."
     return Plot("pareto", "Pareto front", how, figure)
 
 
 def _better(key: str) -> str:
     metric = METRICS[key.partition("@")[0]]
-    return f"{metric.better.capitalize()} {metric.name.replace('_', ' ')} is better"
+    return f"{metric.name.replace('_', ' ')}, {metric.better} is better"
 
 
 def _errors(stderr: Sequence[float | None], shade: str) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def by_category(facts: Facts) -> Plot | None:
             name=text(f"{trial}: {labels[trial]}"),
             hovertemplate="%{y}: %{x:+.1%}<extra>%{fullData.name}</extra>",
         )
-    figure.update_layout(legend={"traceorder": "reversed", "y": -0.12 - 3.0 / (len(categories) * len(arms) + 4)})
+    figure.update_layout(legend={"traceorder": "reversed"})
     how = f"At concurrency {goal.concurrency}, with 95 % intervals: which prompts gain and which lose."
     return Plot("category", "Gain by prompt category", how, figure)
 

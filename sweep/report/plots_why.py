@@ -47,7 +47,8 @@ def step_time(facts: Facts) -> Plot | None:
     if not arms:
         return None
     labels = {row["trial"]: row["label"] for row in facts.ranking}
-    names = [text(f"{arm['trial']}: {labels[arm['trial']]}") for arm in arms]
+    names = [f"trial {arm['trial']}" for arm in arms]
+    whole = [text(labels[arm["trial"]]) for arm in arms]
     figure = figure_of(
         150 + 40 * len(arms), xaxis={"title": {"text": "milliseconds per verify step"}}, barmode="stack", bargap=0.35
     )
@@ -58,7 +59,8 @@ def step_time(facts: Facts) -> Plot | None:
         orientation="h",
         marker={"color": GREY},
         name="a plain decode step",
-        hovertemplate="plain step %{x:.2f} ms<extra></extra>",
+        customdata=whole,
+        hovertemplate="%{customdata}<br>plain step %{x:.2f} ms<extra></extra>",
     )
     figure.add_bar(
         y=names,
@@ -66,12 +68,12 @@ def step_time(facts: Facts) -> Plot | None:
         orientation="h",
         marker={"color": ORANGE},
         name="drafting and verifying on top",
-        text=[f"× {arm['step_cost']:.2f} for {arm['accept_length']:.2f} tokens" for arm in arms],
+        text=[f"{arm['accept_length']:.2f} tokens for {arm['step_cost']:.2f} steps" for arm in arms],
         textposition="auto",
         constraintext="none",
-        hovertemplate="on top %{x:.2f} ms<extra></extra>",
+        customdata=whole,
+        hovertemplate="%{customdata}<br>on top %{x:.2f} ms<extra></extra>",
     )
-    figure.update_layout(legend={"y": -0.12 - 3.0 / (len(arms) + 4)})
     how = (
         f"At concurrency {level}, prefill included. Speculation pays where a step emits more tokens than it costs "
         "plain steps (1 + gain = accept length ÷ step cost)."
@@ -172,8 +174,7 @@ def effects(facts: Facts) -> list[Plot]:
         figure.add_scatter(
             x=[text(value) for value in values],
             y=[_median([gain for _, _, gain in groups[value]]) for value in values],
-            mode="lines+markers",
-            line={"color": ORANGE, "width": 1.5, "dash": "dot"},
+            mode="markers",
             marker={"symbol": "line-ew-open", "size": 22, "color": ORANGE, "line": {"width": 3}},
             hovertemplate="median %{y:+.1%}<extra></extra>",
         )

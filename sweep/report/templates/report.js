@@ -6,6 +6,7 @@
   };
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const PRINT_WIDTH = { wide: 660, half: 320 };
+  const PRINT_HEIGHT = 300;
 
   const paint = (layout, name) => {
     const theme = THEMES[name];
@@ -38,10 +39,13 @@
   dark.addEventListener("change", () => repaint(dark.matches ? "dark" : "light"));
   window.addEventListener("beforeprint", () => plots.forEach((holder) => {
     const width = holder.closest(".small") ? PRINT_WIDTH.half : PRINT_WIDTH.wide;
-    Plotly.relayout(holder, { ...paint(holder.layout, "light"), width, autosize: false });
+    holder.dataset.height = holder.layout.height;
+    const height = Math.min(holder.layout.height, PRINT_HEIGHT);
+    Plotly.relayout(holder, { ...paint(holder.layout, "light"), width, height, autosize: false });
   }));
   window.addEventListener("afterprint", () => plots.forEach((holder) => {
-    Plotly.relayout(holder, { ...paint(holder.layout, dark.matches ? "dark" : "light"), width: null, autosize: true });
+    const screen = { width: null, height: Number(holder.dataset.height), autosize: true };
+    Plotly.relayout(holder, { ...paint(holder.layout, dark.matches ? "dark" : "light"), ...screen });
   }));
 
   const copied = async (text) => {

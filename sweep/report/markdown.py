@@ -1,0 +1,91 @@
+"""The report as Markdown, of a size that fits a pull request: the verdict, the best arms, what failed, provenance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sweep.report.facts import Facts
+from sweep.report.page import number, utc
+from sweep.report.provenance import provenance
+from sweep.sentences import interval
+
+ARMS = 8
+FAILURES = 5
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~>])")
+_KEPT = ("engine", "engine version", "target model", "draft models", "hosts", "seed", "prompts hash", "specsweep")
+
+
+def render(facts: Facts) -> str:
+    """Markdown text; what came from outside is escaped so that it stays text."""
+    study = facts.study
+    lines = [f"## Speculative decoding: {escape(study.name)}", ""]
+    if study.simulated:
+        lines += [f"> **SIMULATED** (profile {escape(study.profile or '')}): no GPU was measured.", ""]
+    first, *rest = facts.headline
+    lines += [f"**{escape(first)}**", *map(escape, rest), ""]
+    if facts.ranking:
+        lines += [*_ranking(facts), ""]
+    lines += [f"- {escape(line)}" for line in facts.notes]
+    crossing = _crossing(facts)
+    lines += [f"- {crossing}"] if crossing else []
+    lines += [
+        f"- {facts.gpu_hours()['total']:.2f} GPU-hours, {facts.status['launches']['total']} launches "
+        f"({facts.status['launches']['search']} of the search)",
+        "",
+    ]
+    failures = facts.failures()
+    if failures:
+        lines += ["| trial | arm | ended as | evidence |", "|---:|---|---|---|"]
+        lines += [
+            f"| {t.number} | {escape(t.config.label())} | {escape(t.verdict or '')} | {escape((t.evidence or '')[:160])} |"
+            for t in failures[:FAILURES]
+        ]
+        if len(failures) > FAILURES:
+            lines.append(f"\n{len(failures) - FAILURES} more failed.")
+        lines.append("")
+    if facts.command:
+        fence = "`" * (1 + max((len(run) for run in re.findall("`+", facts.command)), default=2))
+        lines += [
+            "<details><summary>Serve the leading arm</summary>", "", f"{fence}sh", facts.command, fence, "", "</details>", ""
+        ]  # fmt: skip
+    found = provenance(facts)
+    lines += ["<details><summary>Provenance</summary>", ""]
+    lines += [f"- {key}: {escape(found[key])}" for key in _KEPT if key in found]
+    lines += [f"- measured {utc(study.created_at)}", "", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that Markdown and the HTML in it leave alone."""
+    flat = " ".join(text.split())
+    return _SPECIAL.sub(r"\\\1", flat.replace("&", "&amp;").replace("<", "&lt;"))
+
+
+def _ranking(facts: Facts) -> Sequence[str]:
+    baseline = facts.best["baseline"]["by_objective"].get(facts.objective.key)
+    out = [
+        f"| rank | arm | {escape(facts.objective.key)} ({facts.unit}) | gain (95 %) | accept length | break-even | stage |",
+        "|---:|---|---:|---:|---:|---:|---|",
+    ]
+    for row in facts.ranking[:ARMS]:
+        gain = row["gain"]
+        cells = [
+            str(row["rank"]),
+            escape(row["label"]),
+            number(row["value"], 1),
+            interval(gain) if gain else "–",
+            number(row["accept_length"]),
+            number(row["break_even_accept_length"]),
+            gain["stage"] if gain else "–",
+        ]
+        out.append(f"| {' | '.join(cells)} |")
+    if baseline is not None:
+        out.append(f"| | no speculation | {number(baseline, 1)} | | | | |")
+    return out
+
+
+def _crossing(facts: Facts) -> str | None:
+    leader = facts.leader["trial"] if facts.leader else None
+    found = next((c for c in facts.analysis.get("crossover", []) if c["trial"] == leader), None)
+    return None if found is None else f"The leading arm {escape(found['why'])}."

@@ -1,0 +1,129 @@
+"""The baseline over time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sweep.analysis.drift import CHUNK, chunks
+from sweep.analysis.figures import extract
+from sweep.model import Comparison, Flag, Role
+from tests.analysis_tests.made import AT_8, Night, load_block
+
+
+def rounds(speed: float) -> list:  # type: ignore[type-arg]  # BlockResult
+    return [load_block(speed, k) for k in range(3)]
+
+
+def drifting(per_slot: float, gain: float) -> Night:
+    """A baseline that changes by ``per_slot`` from launch to launch; every arm gains ``gain``."""
+    night = Night()
+    for slot in range(16):
+        level = 800.0 * float(np.exp(per_slot * slot))
+        if slot in (0, 1, 5, 10, 15):
+            night.add(None, rounds(level))
+        else:
+            night.add(slot % 12, rounds(level * (1 + gain)), slot=slot)
+    return night
+
+
+@pytest.mark.parametrize("per_slot", [-0.008, 0.0, 0.008])
+def test_a_steady_ramp_does_not_reach_the_gain(per_slot: float) -> None:
+    # 0.8 % a launch is 5 % an hour: over the night the level moves by 12 %, ten times the gain.
+    found = drifting(per_slot, 0.012).analyse()
+    gains = [r.result.gain.estimate for r in found.ranking[AT_8.key] if r.result.gain]
+    assert len(gains) == 10  # one of them launched twice
+    assert gains == pytest.approx([0.012] * len(gains), abs=0.002)
+    assert found.drift[0].per_hour == pytest.approx(6 * per_slot, abs=1e-4)
+    assert len(found.drift[0].points) == 5
+
+
+def test_trials_of_two_hosts_are_compared_through_their_own_baselines() -> None:
+    night = Night()
+    for host, level, trial, gain in (("fast", 1000.0, 0, 1.02), ("slow", 600.0, 1, 1.08)):
+        for _ in range(2):
+            night.add(None, rounds(level), host=host)
+        night.add(trial, rounds(level * gain), host=host)
+        night.add(None, rounds(level), host=host)
+    found = night.analyse()
+    estimates = {r.trial: r.result.gain.estimate for r in found.ranking[AT_8.key] if r.result.gain}
+    assert estimates == {0: pytest.approx(0.02), 1: pytest.approx(0.08)}
+    assert {d.host for d in found.drift} == {"fast", "slow"}
+    # The sampler sees both on one scale, whatever host they ran on.
+    values = [found.value(trial, AT_8) for trial in (0, 1)]
+    assert values[0] is not None
+    assert values[1] is not None
+    assert values[1][0] / values[0][0] == pytest.approx(1.08 / 1.02)
+
+
+def test_brackets_that_disagree_make_the_trial_not_comparable() -> None:
+    night = Night()
+    for level in (800.0, 804.0, 798.0):
+        night.add(None, rounds(level))
+    night.add(0, rounds(840.0))
+    night.add(None, rounds(801.0))
+    night.add(1, rounds(840.0))
+    night.add(None, rounds(700.0))  # a step of 13 % somewhere in between
+    night.add(2, rounds(735.0))
+    night.add(None, rounds(699.0))
+    found = night.analyse()
+    assert set(found.not_comparable) == {1}
+    assert "differ by -12.6%" in found.not_comparable[1]
+    assert found.flags(1) == (Flag.NOT_COMPARABLE,)
+    row = found.find(1, "output_throughput", 8)
+    assert row is not None
+    assert row.comparison is Comparison.NOT_COMPARABLE
+    assert row.gain is None
+    assert found.value(1, AT_8) is None
+    assert {r.trial for r in found.ranking[AT_8.key]} == {0, 2}
+    # Measured again between steady baselines it is comparable.
+    night.add(1, rounds(735.0))
+    night.add(None, rounds(700.0))
+    again = night.analyse()
+    assert again.not_comparable == {}
+    row = again.find(1, "output_throughput", 8)
+    assert row is not None
+    assert row.gain is not None
+    assert row.n_launches == 1
+
+
+def test_brackets_within_what_noise_explains_are_not_refused() -> None:
+    night = Night()
+    for level in (800.0, 690.0, 790.0, 900.0):  # launches that vary by 12 % anyway
+        night.add(None, rounds(level))
+        night.add(0 if level == 690.0 else 1, rounds(800.0))
+    night.add(None, rounds(810.0))
+    assert night.analyse().not_comparable == {}
+
+
+def test_without_a_baseline_on_its_host_a_trial_is_not_comparable() -> None:
+    night = Night()
+    for _ in range(2):
+        night.add(None, rounds(800.0), host="a")
+    night.add(0, rounds(900.0), host="b")
+    found = night.analyse()
+    assert "no baseline was measured on b" in found.not_comparable[0]
+
+
+def test_a_launch_whose_rounds_contradict_each_other_is_measured_again() -> None:
+    night = Night()
+    for _ in range(3):
+        night.add(None, rounds(800.0))
+    night.add(0, [load_block(880.0, 0), load_block(430.0, 1), load_block(440.0, 2)])
+    night.add(1, rounds(880.0))
+    night.add(None, rounds(800.0))
+    found = night.analyse()
+    assert "contradict" in found.not_comparable[0]
+    assert 1 not in found.not_comparable
+
+
+def test_long_nights_are_cut_into_overlapping_stretches() -> None:
+    night = Night()
+    for slot in range(3 * CHUNK):
+        night.add(None if slot % 2 == 0 else 0, rounds(800.0))
+    figures = [extract(launch, ()) for launch in night.launches]
+    parts = chunks(figures)
+    assert len(parts) == 2
+    assert sum(len(p.members) for p in parts) == len(figures) + 1
+    shared = set(parts[0].members) & set(parts[1].members)
+    assert [figures[i].role for i in shared] == [Role.BASELINE]
