@@ -125,6 +125,8 @@ class HostOwner:
                     self._servers.renew()
                 except HostError:
                     continue  # the connection is down: the next call, or the lease, deals with it
+                except BusyError:
+                    return  # another controller has the host now
 
     # ------------------------------------------------------------------ launch
 
