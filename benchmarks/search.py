@@ -73,7 +73,7 @@ def through_proposer(problem: Problem, name: str, seed: int) -> Run:
 
 
 def raw_tpe(problem: Problem, seed: int) -> Run:
-    """The nearest peer's way: TPE over the raw axes, every cell launched, failures and impossible trees told as FAIL."""
+    """The nearest peer's way: TPE over the raw axes, every cell launched, failures and impossible trees told FAIL."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = optuna.samplers.TPESampler(seed=seed)
     study = optuna.create_study(directions=["maximize"] * len(problem.levels), sampler=sampler)
@@ -135,7 +135,7 @@ def stop_summary(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "fired": round(len(fired) / len(runs), 3),
         "median_launches": float(np.median([run.stopped for run in fired])) if fired else None,
-        "right": round(sum(run.right for run in fired) / len(fired), 3) if fired else None,
+        "right": round(float(sum(run.right for run in fired) / len(fired)), 3) if fired else None,
     }
 
 

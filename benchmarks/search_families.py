@@ -1,7 +1,7 @@
-"""Families of search problems: noise-free truths over speculative configurations, and what one launch of each shows.
+"""Families of search problems: noise-free truths over configurations, and what one launch of each shows.
 
-``product`` has the cost model's own form; the rest are shaped differently on purpose. ``tables`` is fitted to two tables
-measured on an H200 (data/llama8b_blocks.csv, data/smollm2_launches.csv), ``specbundle`` is a published table.
+``product`` has the cost model's own form; the rest are shaped differently on purpose. ``tables`` is fitted to two
+tables measured on an H200 (data/llama8b_blocks.csv, data/smollm2_launches.csv), ``specbundle`` is a published table.
 """
 
 from __future__ import annotations

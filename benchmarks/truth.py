@@ -18,13 +18,11 @@ declared tie), ``tie_rate`` (``gap`` studies whose first rank is shared or not f
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import os
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from replay import SPECBUNDLE, Group, groups, replay
 from worlds import Bench, World, again, confirm, search
 
 from sweep.analysis import AnalysisSettings, StudyAnalysis, analyse_figures, extract
@@ -40,7 +39,6 @@ from sweep.model import Comparison, Objective, Role, Stage
 ARMS = 30
 SETTINGS = AnalysisSettings(metrics=("output_throughput",))
 KINDS = ("none", "gains", "gap")
-SPECBUNDLE = Path(__file__).parent / "data" / "specbundle.csv"
 
 
 @dataclass(frozen=True)
@@ -183,61 +181,6 @@ def naive_summary(outcomes: Sequence[Outcome]) -> dict[str, float]:
     }
 
 
-# ---------------------------------------------------------------------------------------------- recorded groups
-
-CV = 0.025
-
-
-def groups(path: Path) -> list[tuple[float, list[tuple[float, float]]]]:
-    """(baseline tok/s, [(arm tok/s, accept length)]) of every group measured together."""
-    found: defaultdict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            found[row["target"], row["dataset"], row["batch_size"], row["draft"]].append(row)
-    return [
-        (float(rows[0]["baseline_tok_s"]), [(float(r["spec_tok_s"]), float(r["accept_length"])) for r in rows])
-        for rows in found.values()
-    ]
-
-
-def replay(group: tuple[float, list[tuple[float, float]]], seed: int) -> tuple[bool, bool, bool]:
-    """(ours wrong, ours tie, naive wrong): the group's numbers taken as truth, single runs varying by ``CV``.
-
-    Half of that variance belongs to the launch, half to the block.
-    """
-    baseline, arms = group
-    part = CV / math.sqrt(2)
-    gains = tuple(math.log(speed / baseline) for speed, _ in arms)
-    bench = Bench(
-        World(seed=seed, log_gain=gains, concurrency=8, launch_sd=part, noise_sd=part, tails=False, bad_blocks=0.0)
-    )
-    objective = Objective("output_throughput", 8, True)
-    search(bench)
-    naive_arm, _ = one_run(bench)
-    found = analysis_of(bench, objective)
-    confirm(bench, found.to_confirm(objective, 2))
-    ranking = analysis_of(bench, objective).ranking[objective.key]
-    first = [r.trial for r in ranking if r.rank == 1]
-    best = int(np.argmax(gains))
-    return best not in first, len(first) > 1, naive_arm != best
-
-
-def one_run(bench: Bench) -> tuple[int, float]:
-    """The highest throughput of one block each."""
-    speeds = {
-        launch.trial: launch.blocks[0].output_tokens / launch.blocks[0].elapsed_s
-        for launch in bench.launches
-        if launch.role is Role.CANDIDATE and launch.stage is Stage.SEARCH
-    }
-    trial = max(speeds, key=lambda t: speeds[t])
-    return int(trial or 0), speeds[trial]
-
-
-def analysis_of(bench: Bench, objective: Objective) -> StudyAnalysis:
-    figures = [extract(launch, ("output_throughput",)) for launch in bench.launches]
-    return analyse_figures(figures, bench.configs(), [objective], SETTINGS)
-
-
 # ---------------------------------------------------------------------------------------------- command line
 
 
@@ -245,7 +188,7 @@ def _run(job: tuple[str, int, bool]) -> Outcome:
     return run(*job)
 
 
-def _replay(job: tuple[tuple[float, list[tuple[float, float]]], int]) -> tuple[bool, bool, bool]:
+def _replay(job: tuple[Group, int]) -> tuple[bool, bool, bool]:
     return replay(*job)
 
 
@@ -281,11 +224,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--fast", action="store_true", help="fewer studies; ends within five minutes on two cores")
     parser.add_argument("--json", action="store_true", help="one JSON object last")
     parser.add_argument("--studies", type=int, help="studies of each kind, with and without drift")
+    parser.add_argument("--replays", type=int, help="replays of each recorded group")
     parser.add_argument("--specbundle", type=Path, default=SPECBUNDLE, help="CSV of recorded groups")
     options = parser.parse_args(argv)
     started = time.perf_counter()
-    studies = options.studies or (200 if options.fast else 600)
-    found = measure(studies, 2 if options.fast else 10, options.specbundle, min(os.cpu_count() or 1, 8))
+    studies = options.studies or (200 if options.fast else 400)
+    found = measure(
+        studies, options.replays or (2 if options.fast else 10), options.specbundle, min(os.cpu_count() or 1, 8)
+    )
     found["seconds"] = round(time.perf_counter() - started, 1)
     if not options.json:
         table(found)

@@ -135,6 +135,11 @@ class HostServers:
             self._end_forward(launch_id)
         self._transport.close()
 
+    @property
+    def path_losses(self) -> int:
+        """How often the connection to the host broke so far."""
+        return self._transport.losses
+
     # -- one server
 
     def start(self, spec: LaunchSpec, launch_id: str) -> RunningServer:

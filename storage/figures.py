@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -35,7 +36,10 @@ def parse(connection: Connection, study: StudyRow, text: str | None) -> Objectiv
     measured = levels(connection, study.id)
     if chosen.concurrency not in measured:
         there = ", ".join(map(str, measured)) or "none yet"
-        raise UsageError(f"{chosen.key} was not measured in study {study.name!r}; concurrency levels: {there}")
+        ranked = ", ".join(analysed_keys(connection, study))
+        raise UsageError(
+            f"{chosen.key} was not measured in study {study.name!r}; concurrency levels: {there}; ranked are: {ranked}"
+        )
     return chosen
 
 
@@ -68,26 +72,43 @@ def levels(connection: Connection, study_id: int) -> list[int]:
     return sorted({*connection.scalars(query), *connection.scalars(analysed)})
 
 
-def figures(connection: Connection, study: StudyRow, objective: Objective) -> dict[int | None, Figure]:
-    """Trial number (None: the baseline) -> its figure; trials that are not complete have none."""
+def figures(
+    connection: Connection, study: StudyRow, objectives: Sequence[Objective]
+) -> dict[str, dict[int | None, Figure]]:
+    """Objective key -> trial number (None: the baseline) -> its figure; trials that are not complete have none."""
+    own = [o.key for o in objectives if o in study.objectives]
+    out = _own(connection, study, own) if own else {}
+    for objective in objectives:
+        if objective.key not in out:
+            found = _from_blocks(connection, study.id, objective)
+            out[objective.key] = found | _analysed(connection, study.id, objective)
+    return out
+
+
+def _own(connection: Connection, study: StudyRow, keys: Sequence[str]) -> dict[str, dict[int | None, Figure]]:
+    """Of the study's objectives, from the trials' rows."""
+    trials = schema.trials.c
+    query = sa.select(trials.number, trials.objective_values, trials.objective_stderr).where(
+        trials.study_id == study.id, trials.verdict == Verdict.COMPLETE.value
+    )
+    baseline = analysis_summary(connection, study.id)["baseline"]
+    out: dict[str, dict[int | None, Figure]] = {
+        key: {None: (baseline[key], None)} if baseline.get(key) is not None else {} for key in keys
+    }
+    for row in connection.execute(query):
+        for key in keys:
+            if row.objective_values and key in row.objective_values:
+                out[key][row.number] = (row.objective_values[key], (row.objective_stderr or {}).get(key))
+    return out
+
+
+def _analysed(connection: Connection, study_id: int, objective: Objective) -> dict[int | None, Figure]:
     trials, gains = schema.trials.c, schema.gains.c
-    if objective in study.objectives:
-        query = sa.select(trials.number, trials.objective_values, trials.objective_stderr).where(
-            trials.study_id == study.id, trials.verdict == Verdict.COMPLETE.value
-        )
-        key = objective.key
-        out: dict[int | None, Figure] = {
-            row.number: (row.objective_values[key], (row.objective_stderr or {}).get(key))
-            for row in connection.execute(query)
-            if row.objective_values and key in row.objective_values
-        }
-        level = analysis_summary(connection, study.id)["baseline"].get(key)
-        return out if level is None else {None: (level, None), **out}
     query = (
         sa.select(trials.number, gains.value, gains.value_se)
         .join(schema.trials, trials.id == gains.trial_id)
         .where(
-            gains.study_id == study.id,
+            gains.study_id == study_id,
             gains.metric == objective.metric,
             gains.concurrency == objective.concurrency,
             gains.reference == BASELINE,
@@ -96,8 +117,7 @@ def figures(connection: Connection, study: StudyRow, objective: Objective) -> di
             trials.verdict == Verdict.COMPLETE.value,
         )
     )
-    found: dict[int | None, Figure] = {row.number: (row.value, row.value_se) for row in connection.execute(query)}
-    return _from_blocks(connection, study.id, objective) | found
+    return {row.number: (row.value, row.value_se) for row in connection.execute(query)}
 
 
 def _from_blocks(connection: Connection, study_id: int, objective: Objective) -> dict[int | None, Figure]:

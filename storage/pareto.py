@@ -23,7 +23,8 @@ def pareto(store: Store, study_id: int, objectives: Sequence[str] | None = None)
     """Every complete trial with a figure in all objectives, and the baseline; ``on_front`` where no other dominates.
 
     ``objectives``: ``metric@concurrency`` each, the study's own where None; UsageError for one that was not measured.
-    Trials that are lossy, were screened out or break a constraint are points but neither on the front nor dominate anything.
+    Trials that are lossy, were screened out or break a constraint are points but neither on the front nor dominate
+    anything.
 
     ``hypervolume``: the share of the box between the worst and the best figure of each objective (baseline included)
     that the front dominates (Zitzler and Thiele 1998), None where the box is flat; ``over_baseline`` is the volume
@@ -43,7 +44,7 @@ def pareto(store: Store, study_id: int, objectives: Sequence[str] | None = None)
         )
         if len({o.key for o in chosen}) < len(chosen):
             raise UsageError("an objective is named twice")
-        columns = {o.key: figures(connection, study, o) for o in chosen}
+        columns = figures(connection, study, chosen)
         rows = connection.execute(query).all()
     points: list[dict[str, Any]] = []
     eligible: list[int] = []

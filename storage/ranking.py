@@ -48,21 +48,28 @@ def feasible(violations: Mapping[str, float] | None) -> bool:
 
 
 def ranked(
-    connection: Connection, study_id: int, objective: Objective, summary: Mapping[str, Any], *, lossy: bool = False
+    connection: Connection,
+    study_id: int,
+    objective: Objective,
+    summary: Mapping[str, Any],
+    *,
+    category: str | None = None,
+    lossy: bool = False,
 ) -> list[Candidate]:
-    """Every complete trial of one class (lossless arms, or ``lossy`` ones), best first. ``summary`` is
-    :func:`analysis_summary`'s."""
+    """Every complete trial of one class (lossless arms, or ``lossy`` ones), best first by its gain on the prompts of
+    one category (None: all of them). ``summary`` is :func:`analysis_summary`'s."""
     gains, trials = schema.gains.c, schema.trials.c
     of_objective = sa.and_(
         gains.study_id == study_id,
         gains.metric == objective.metric,
         gains.concurrency == objective.concurrency,
         gains.reference == BASELINE,
-        gains.category.is_(None),
+        gains.category.is_(None) if category is None else gains.category == category,
     )
     query = sa.select(gains.trial_id, gains.comparison, gains.estimate, gains.stage).where(of_objective)
     found = {row.trial_id: row for row in connection.execute(query)}
-    order = {trial: (rank, place) for place, (trial, rank) in enumerate(summary["ranking"].get(objective.key, ()))}
+    lines = summary["ranking"].get(objective.key, ()) if category is None else ()  # the analysis ranks whole loads
+    order = {trial: (rank, place) for place, (trial, rank) in enumerate(lines)}
     columns = (trials.id, trials.number, trials.flags, trials.objective_values, trials.constraint_values)
     query = (
         sa.select(*columns, schema.arms.c.config)

@@ -107,3 +107,13 @@ def gpu_hours(launches: Sequence[LaunchRow], spec: Mapping[str, Any], *, now: fl
     at = time.time() if now is None else now
     seconds = sum((launch.ended_at or max(at, launch.begun_at)) - launch.begun_at for launch in launches)
     return seconds * gpus_per_launch(spec) / 3600
+
+
+def revision(store: Store, study_id: int) -> str:
+    """A word that changes whenever the study does: its state, its last event, its last analysis."""
+    studies, events, analyses = schema.studies.c, schema.events.c, schema.analyses.c
+    last = sa.select(sa.func.max(events.id)).where(events.study_id == study_id).scalar_subquery()
+    made = sa.select(analyses.made_at).where(analyses.study_id == study_id).scalar_subquery()
+    with store.database.read() as connection:
+        state, event, at = connection.execute(sa.select(studies.state, last, made).where(studies.id == study_id)).one()
+    return f"{state}-{event}-{at}"

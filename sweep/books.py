@@ -23,7 +23,7 @@ from sweep.analysis import (
 )
 from sweep.errors import BusyError, HostError, SweepError
 from sweep.launching import LaunchOutcome
-from sweep.metrics import accept_histogram, block_summary
+from sweep.metrics import Slo, accept_histogram, block_summary
 from sweep.model import (
     ArmConfig,
     Constraint,
@@ -41,6 +41,9 @@ from sweep.model import (
 from sweep.reports import Prepared
 from sweep.search.proposer import Proposer
 from sweep.search.view import Observation, Told
+
+# Flags that no analysis makes: they stay when it is made anew, the others follow it.
+_NOT_ANALYSED = {Flag.COERCED, Flag.OUTPUT_DIFFERS, Flag.SCREENED_OUT, Flag.FORCED_ACCEPT_LENGTH}
 
 
 class Books:
@@ -81,10 +84,12 @@ class Books:
         self.store.add_host(self.study_id, name, kind)
         self._host_errors[name] = answer
 
-    def no_host_error(self) -> SweepError:
-        """Why the study cannot go on: what each host said."""
-        text = "\n".join(f"  {name}: {answer.error}" for name, answer in sorted(self._host_errors.items()))
-        busy = all(answer.exit_code == BusyError.exit_code for answer in self._host_errors.values())
+    def no_host_error(self, why: Mapping[str, str]) -> SweepError:
+        """Why the study cannot go on: what is the matter with each host."""
+        text = "\n".join(f"  {name}: {reason}" for name, reason in sorted(why.items()))
+        busy = all(
+            name in self._host_errors and self._host_errors[name].exit_code == BusyError.exit_code for name in why
+        )
         return (BusyError if busy else HostError)(f"no host can be used:\n{text}")
 
     # ------------------------------------------------------------------ trials
@@ -131,7 +136,7 @@ class Books:
                 self.study_id,
                 number,
                 diagnosis,
-                flags={flag.value: "see the launch" for flag in outcome.flags},
+                flags={flag.value: evidence for flag, evidence in outcome.flags.items()},
                 effective=outcome.effective,
             )
         self._reload(number)
@@ -156,6 +161,20 @@ class Books:
         for number, why in again:
             self.hand_back(number, f"not comparable: {why}")
         return again
+
+    def flag(self, number: int, flag: Flag, evidence: str) -> None:
+        """Mark a complete trial; one that is being measured again is judged anew."""
+        trial = self._trials[number]
+        if trial.verdict is Verdict.COMPLETE:
+            self.store.update_trial_values(
+                self.study_id,
+                number,
+                values=trial.values,
+                stderr=trial.stderr,
+                constraints=trial.constraints,
+                flags={**_without_simulated(trial.flags), flag.value: evidence},
+            )
+            self._reload(number)
 
     def impossible(self, number: int) -> bool:
         """True where the trial gained more than its accept length allows: the baseline was measured too slow."""
@@ -249,11 +268,14 @@ class Books:
         found_flags = {f.flag.value: f.evidence for f in analysis.findings.get(number, ()) if f.flag is not None}
         if number in analysis.not_comparable:
             found_flags["not_comparable"] = analysis.not_comparable[number]
-        flags = {**{k: v for k, v in trial.flags.items() if k != "simulated"}, **found_flags}
-        constraints = {c.text: violation for c in self._constraints if (violation := violated(c, launch)) is not None}
-        if (values, stderr, constraints, flags) == (
-            trial.values, trial.stderr, trial.constraints, {k: v for k, v in trial.flags.items() if k != "simulated"},
-        ):  # fmt: skip
+        before = _without_simulated(trial.flags)
+        flags = {**{k: v for k, v in before.items() if k in _NOT_ANALYSED}, **found_flags}
+        constraints = {
+            c.text: violation
+            for c in self._constraints
+            if (violation := violated(c, launch, self._settings.slo)) is not None
+        }
+        if (values, stderr, constraints, flags) == (trial.values, trial.stderr, trial.constraints, before):
             return
         self.store.update_trial_values(
             self.study_id, number, values=values, stderr=stderr, constraints=constraints, flags=flags
@@ -263,7 +285,9 @@ class Books:
     def _figures_of(self, launch: MeasuredLaunch) -> LaunchFigures:
         """A launch reduced to what the analysis reads, once."""
         if launch.launch_id not in self._figures:
-            self._figures[launch.launch_id] = extract(launch, metrics_for(self._objectives, self._settings))
+            self._figures[launch.launch_id] = extract(
+                launch, metrics_for(self._objectives, self._settings), self._settings.slo
+            )
         return self._figures[launch.launch_id]
 
     def to_confirm(self, host: str, top: int, launches: int) -> list[tuple[int, ArmConfig]]:
@@ -302,6 +326,11 @@ class Books:
         return f"#{first.trial} {self._trials[first.trial].config.label()}: {said} over no speculation"
 
 
+def _without_simulated(flags: Mapping[str, str]) -> dict[str, str]:
+    """The store adds that flag by itself."""
+    return {flag: evidence for flag, evidence in flags.items() if flag != Flag.SIMULATED.value}
+
+
 def _told_verdict(trial: TrialRow) -> Verdict | None:
     """A queued trial is known to the sampler as running: its configuration is taken."""
     return trial.verdict if trial.state is TrialState.FINISHED else None
@@ -323,12 +352,12 @@ def observations(launch: MeasuredLaunch) -> dict[int, Observation]:
     return out
 
 
-def violated(constraint: Constraint, launch: MeasuredLaunch) -> float | None:
+def violated(constraint: Constraint, launch: MeasuredLaunch, slo: Slo | None = None) -> float | None:
     """How far a launch is beyond a limit, as a fraction of it; kept where <= 0; None where it was not measured."""
     values: list[float] = []
     for level, blocks in _by_level(launch).items():
         if constraint.concurrency in (None, level):
-            mean = _mean([block_summary(block)[constraint.metric] for block in blocks])
+            mean = _mean([block_summary(block, slo=slo)[constraint.metric] for block in blocks])
             if mean is not None:
                 values.append(mean)
     if not values:

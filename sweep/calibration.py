@@ -65,7 +65,7 @@ def repeats_needed(noise: Mapping[str, Any], repeats: int) -> int | None:
 def known_for(store: Store, spec: StudySpec) -> dict[str, Any] | None:
     """The newest finished A/A study of the same engine, model, pins, workload and one of the hosts; None without."""
     mine = spec.dump()
-    same = ("engine", "model", "server", "workload", "simulate") if spec.simulated else ("engine", "model", "server", "workload")
+    same = ["engine", "model", "server", "workload", *(["simulate"] if spec.simulated else [])]
     hosts = {host.name for host in spec.hosts}
     for study in store.studies():
         kept = study.spec

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from launchers.servers import ServerState
 from sweep.model import Diagnosis, Effective, GpuProcess, Phase, Retry, Verdict
+
+# Ends of a server that were neither its own doing nor asked for by us -> what happened.
+_OUTSIDE = {
+    "lease_expired": "the server was ended on the host: no controller had been heard of for a whole lease",
+    "released": "the server was ended on the host: the host had been given back",
+    "supervisor_lost": "server and supervisor are gone without a word: the host was rebooted, or somebody ended them",
+}
 
 
 def infra(phase: Phase, evidence: str) -> Diagnosis:
@@ -19,6 +27,33 @@ def infra(phase: Phase, evidence: str) -> Diagnosis:
 def cancelled(phase: Phase) -> Diagnosis:
     return Diagnosis(
         Verdict.CANCELLED, phase, "cancelled", "stopped on request", "`sweep resume` tries it again.", Retry.LATER
+    )
+
+
+def from_outside(state: ServerState, phase: Phase) -> Diagnosis | None:
+    """The diagnosis of a server that was ended by something outside it; None where it lives or ended by itself."""
+    return infra(phase, _OUTSIDE[state.reason]) if state.reason in _OUTSIDE else None
+
+
+def path_lost(phase: Phase, error: str) -> Diagnosis:
+    return Diagnosis(
+        Verdict.INFRA_ERROR,
+        phase,
+        "path_lost",
+        f"the connection to the host broke while requests ran: {error}",
+        "The server is alive and reached again. The requests lost are marked; the block is measured once more.",
+        Retry.LATER,
+    )
+
+
+def requests_failed(phase: Phase, error: str) -> Diagnosis:
+    return Diagnosis(
+        Verdict.MEASUREMENT_INVALID,
+        phase,
+        "requests_failed",
+        error,
+        "The server lives, but its answers cannot be used. Its log is kept with the launch; it is tried again.",
+        Retry.LATER,
     )
 
 

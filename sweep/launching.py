@@ -7,13 +7,15 @@ the server is stopped and the row is closed.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from storage.store import Store
 from sweep.agenda import Job
 from sweep.diagnoses import cancelled
+from sweep.metrics import Slo
 from sweep.model import (
     BlockResult,
     BlockSpec,
@@ -26,36 +28,56 @@ from sweep.model import (
     Retry,
     Verdict,
 )
+from sweep.pins import FORCED_ACCEPT_LENGTH
 from sweep.pool import HostLost
-from sweep.reports import BlockReport, LaunchReport, LaunchRequest, ProbeReport, Stopped
+from sweep.reports import (
+    BlockReport,
+    LaunchReport,
+    LaunchRequest,
+    ProbeReport,
+    Stopped,
+    TokenAnswer,
+    TokenQuestion,
+)
 
 BLOCK_ATTEMPTS = 2  # a block that came back invalid (client lag, lost requests) is measured once more
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchOutcome:
-    """What a launch came to. ``measured`` holds its valid blocks; ``diagnosis`` is None when all of it went well."""
+    """What a launch came to. ``measured`` holds its valid blocks; ``diagnosis`` is None when all of it went well.
+
+    ``flags`` maps a flag to its evidence; ``answers`` are those to the plan's questions.
+    """
 
     measured: MeasuredLaunch
     effective: Effective | None
     diagnosis: Diagnosis | None
-    flags: frozenset[Flag]
+    flags: Mapping[Flag, str]
     host_lost: bool = False
     unclean: str | None = None  # what is not known to be gone after the stop
     seconds: float = 0.0
+    answers: tuple[TokenAnswer, ...] = ()
+
+
+Questions = Callable[[Sequence[BlockResult]], Sequence[TokenQuestion]]
 
 
 @dataclass(slots=True)
 class LaunchPlan:
-    """What a launch measures: probe prompts, then blocks in order. ``warm`` is the block that warm-up imitates."""
+    """What a launch measures: probe prompts, then blocks in order. ``warm`` is the block that warm-up imitates.
+
+    ``questions``: what the server is asked after its blocks, given these.
+    """
 
     probe_prompts: tuple[Prompt, ...]
     warm: BlockSpec
     blocks: tuple[BlockSpec, ...]
+    questions: Questions | None = None
 
 
-class _Ended(Exception):
-    """Control flow: the launch is over, for this reason."""
+class Ended(Exception):
+    """Control flow: a launch is over, for this reason."""
 
     def __init__(self, diagnosis: Diagnosis, *, host_lost: bool = False) -> None:
         super().__init__(diagnosis.reason)
@@ -64,23 +86,56 @@ class _Ended(Exception):
 
 
 Call = Callable[..., Awaitable[Any]]
+Request = Callable[[str], LaunchRequest]
+
+
+@dataclass(slots=True)
+class Live:
+    """A launch under way: its row, the owner's name for it, and what is known of it so far."""
+
+    job: Job
+    row: int
+    sequence: int
+    asked: LaunchRequest
+    begun: float = field(default_factory=time.time)
+    report: LaunchReport | None = None
+    blocks: list[BlockResult] = field(default_factory=list)
+    flags: dict[Flag, str] = field(default_factory=dict)
+    answers: tuple[TokenAnswer, ...] = ()
+    outcome: LaunchOutcome | None = None
+
+    @property
+    def name(self) -> str:
+        return self.asked.launch_id
 
 
 @dataclass(slots=True)
 class Launcher:
-    """Runs launches of one study on one host. ``call(method, *args)`` reaches the host's owner."""
+    """Runs launches of one study on one host. ``call(method, *args)`` reaches the host's owner; ``slo`` is stored as
+    the goodput of every block."""
 
     store: Store
     study_id: int
     host: str
     call: Call
     note: Callable[[str, dict[str, Any]], None]
-    _sequence: int = field(default=0)
+    slo: Slo | None = None
 
-    async def run(self, job: Job, request: Callable[[str], LaunchRequest], plan: LaunchPlan) -> LaunchOutcome:
+    async def run(self, job: Job, request: Request, plan: LaunchPlan) -> LaunchOutcome:
         """Launch, probe, warm up, measure, stop. Never raises for what the server or the host does."""
-        begun = time.time()
-        self._sequence = self.store.next_sequence(self.study_id, self.host)
+        async with self.launched(job, request) as live:
+            await self.open(live, plan)
+            for spec in plan.blocks:
+                await self.block(live, spec)
+            await self.question(live, plan)
+        assert live.outcome is not None
+        return live.outcome
+
+    @asynccontextmanager
+    async def launched(self, job: Job, request: Request) -> AsyncIterator[Live]:
+        """A launch from its durable row to its closed one. Whatever ends the body, the server is stopped; an
+        :class:`Ended` becomes the outcome's diagnosis."""
+        sequence = self.store.next_sequence(self.study_id, self.host)
         row = self.store.begin_launch(
             self.study_id,
             trial=job.trial,
@@ -88,56 +143,77 @@ class Launcher:
             role=job.role,
             host=self.host,
             stage=job.stage,
-            sequence=self._sequence,
+            sequence=sequence,
             pair=job.pair,
         )
-        blocks: list[BlockResult] = []
-        effective: Effective | None = None
-        flags: set[Flag] = set()
-        diagnosis: Diagnosis | None = None
-        host_lost = False
-        report: LaunchReport | None = None
-        stopped: Stopped | HostLost
-        asked = request(str(row))
-        name = asked.launch_id
+        live = Live(job, row, sequence, request(str(row)))
+        end: Ended | None = None
         try:
-            report = await self._start(row, asked)
-            _raise_if(report.diagnosis)
-            effective = report.effective
-            if effective is not None and effective.status == "coerced":
-                flags.add(Flag.COERCED)
-            await self._probe(row, name, plan.probe_prompts, speculative=job.arm.speculative)
-            _raise_if(await self._ask("warm_up", name, plan.warm))
-            for spec in plan.blocks:
-                blocks.append(await self._block(row, name, spec))
-        except _Ended as end:
-            diagnosis, host_lost = end.diagnosis, end.host_lost
+            yield live
+        except Ended as ended:
+            end = ended
         except BaseException:  # the database or the study ends: this launch must not look measured
-            diagnosis = cancelled(Phase.BENCHMARK)
+            end = Ended(cancelled(Phase.BENCHMARK))
             raise
         finally:
-            # A launch that did not become ready has been stopped already, and its report says how.
-            stopped = report.stop if report is not None and report.stop is not None else await self.call("stop", name)
-            if isinstance(stopped, HostLost):
-                self.store.finish_launch(row, diagnosis)
-            else:
-                self.store.finish_launch(row, diagnosis, stopped.report, log_tail=stopped.log_tail)
-        for block in blocks:
-            flags.update(Flag(name) for name in block.log_flags)
+            await self._close(live, end)
+
+    async def _close(self, live: Live, end: Ended | None) -> None:
+        # A launch that did not become ready has been stopped already, and its report says how.
+        report, diagnosis = live.report, end.diagnosis if end is not None else None
+        stopped: Stopped | HostLost
+        stopped = report.stop if report is not None and report.stop is not None else await self.call("stop", live.name)
+        lost = isinstance(stopped, HostLost)
+        if isinstance(stopped, HostLost):
+            self.store.finish_launch(live.row, diagnosis)
+        else:
+            self.store.finish_launch(live.row, diagnosis, stopped.report, log_tail=stopped.log_tail)
+        job = live.job
+        for block in live.blocks:
+            for name, line in block.log_flags.items():
+                if Flag(name) is not Flag.CUDA_GRAPH_OFF or job.arm.cuda_graph:  # off as asked is not remarkable
+                    live.flags.setdefault(Flag(name), line)
         measured = MeasuredLaunch(
-            launch_id=row,
+            launch_id=live.row,
             arm_key=job.arm.key,
             role=job.role,
             trial=job.trial,
             host=self.host,
             stage=job.stage,
-            sequence=self._sequence,
-            started_at=begun,
-            blocks=tuple(blocks),
+            sequence=live.sequence,
+            started_at=live.begun,
+            blocks=tuple(live.blocks),
             pair=job.pair,
         )
-        unclean = None if isinstance(stopped, HostLost) or stopped.report.clean else stopped.report.note
-        return LaunchOutcome(measured, effective, diagnosis, frozenset(flags), host_lost, unclean, time.time() - begun)
+        live.outcome = LaunchOutcome(
+            measured,
+            report.effective if report is not None and report.diagnosis is None else None,
+            diagnosis,
+            live.flags,
+            host_lost=end is not None and end.host_lost,
+            unclean=None if lost or stopped.report.clean else stopped.report.note,
+            seconds=time.time() - live.begun,
+            answers=live.answers,
+        )
+
+    async def open(self, live: Live, plan: LaunchPlan) -> None:
+        """Until the server has been warmed up; raises :class:`Ended`."""
+        live.report = await self._start(live.row, live.asked)
+        _raise_if(live.report.diagnosis)
+        effective = live.report.effective
+        if effective is not None and effective.status == "coerced":
+            words = (f"{d.key}: asked {d.asked}, runs {d.effective} ({d.rule})" for d in effective.differences)
+            live.flags[Flag.COERCED] = "; ".join(words)
+        if live.job.arm.speculative and (forced := live.asked.env.get(FORCED_ACCEPT_LENGTH)):
+            live.flags[Flag.FORCED_ACCEPT_LENGTH] = f"{FORCED_ACCEPT_LENGTH}={forced}: gains are not the drafter's"
+        await self._probe(live.row, live.name, plan.probe_prompts, speculative=live.job.arm.speculative)
+        _raise_if(await self._ask("warm_up", live.name, plan.warm))
+
+    async def question(self, live: Live, plan: LaunchPlan) -> None:
+        """Ask the server what the plan wants to know of it; an answer that does not come is no failure."""
+        asked = tuple(plan.questions(live.blocks)) if plan.questions is not None else ()
+        if asked:
+            live.answers = await self._ask("next_tokens", live.name, plan.blocks[0], asked)
 
     async def _start(self, row: int, request: LaunchRequest) -> LaunchReport:
         self.note("launch", {"launch": row, "arm": request.arm.label()})
@@ -154,20 +230,23 @@ class Launcher:
         self.store.launch_probed(row, report.accept_length, report.verify_steps, report.histogram)
         _raise_if(report.diagnosis)
 
-    async def _block(self, row: int, name: str, spec: BlockSpec) -> BlockResult:
+    async def block(self, live: Live, spec: BlockSpec) -> None:
+        """Measure one block, twice where the first attempt was invalid; raises :class:`Ended`."""
+        row = live.row
         self.note("block", {"launch": row, "concurrency": spec.concurrency, "round": spec.round})
         for attempt in range(BLOCK_ATTEMPTS):
-            report: BlockReport = await self._ask("measure", name, spec)
+            report: BlockReport = await self._ask("measure", live.name, spec)
             if report.block is not None:
-                self.store.add_block(row, report.block)
+                self.store.add_block(row, report.block, slo=self.slo)
                 if report.block.invalid is None and report.diagnosis is None:
-                    return report.block
+                    live.blocks.append(report.block)
+                    return
             if report.diagnosis is not None and (
                 report.diagnosis.reason != "path_lost" or attempt + 1 == BLOCK_ATTEMPTS
             ):
-                raise _Ended(report.diagnosis)
+                raise Ended(report.diagnosis)
         assert report.block is not None
-        raise _Ended(
+        raise Ended(
             Diagnosis(
                 Verdict.MEASUREMENT_INVALID,
                 Phase.BENCHMARK,
@@ -182,7 +261,7 @@ class Launcher:
     async def _ask(self, method: str, *args: Any) -> Any:
         answer = await self.call(method, *args)
         if isinstance(answer, HostLost):
-            raise _Ended(
+            raise Ended(
                 Diagnosis(
                     Verdict.INFRA_ERROR, Phase.BENCHMARK, "host_lost", answer.message,
                     "The configuration is not at fault; it is tried again.", Retry.LATER,
@@ -194,4 +273,4 @@ class Launcher:
 
 def _raise_if(diagnosis: Diagnosis | None) -> None:
     if diagnosis is not None:
-        raise _Ended(diagnosis)
+        raise Ended(diagnosis)

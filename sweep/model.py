@@ -410,7 +410,8 @@ class BlockSpec:
     endpoint: str = "generate"  # generate | chat
     stream_interval: int | None = None
     request_rate: float | None = None  # requests/s, Poisson; None is the closed loop
-    timeout_s: float = 600.0
+    timeout_s: float = 600.0  # of one request
+    stall_s: float | None = None  # no chunk on any stream for so long ends the block; None: only timeout_s does
     chat_template_args: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -502,6 +503,7 @@ class BlockResult:
     gpus: tuple[GpuTelemetry, ...] = ()
     log_flags: Mapping[str, str] = field(default_factory=dict)  # flag -> evidence line, e.g. cuda_graph_off
     invalid: str | None = None  # reason why this block may not be used
+    stalled: bool = False  # it was ended because no token came any more (BlockSpec.stall_s)
 
     @property
     def output_tokens(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from launchers.diagnosis import with_foreign_processes
 from launchers.redact import Redactor
 from launchers.servers import HostServers, RunningServer
-from sweep import diagnoses
+from sweep import diagnoses, liveness
 from sweep.bench.client import run_block
 from sweep.bench.clock import in_engine_time
 from sweep.bench.http import Target
@@ -37,9 +37,20 @@ from sweep.model import (
 )
 from sweep.readiness import LogFollower, wait_ready
 from sweep.registry import ENGINES, HOSTS, load
-from sweep.reports import BlockReport, LaunchReport, LaunchRequest, OwnerSettings, Prepared, ProbeReport, Stopped
+from sweep.reports import (
+    BlockReport,
+    LaunchReport,
+    LaunchRequest,
+    OwnerSettings,
+    Prepared,
+    ProbeReport,
+    Stopped,
+    TokenAnswer,
+    TokenQuestion,
+)
 from sweep.server_http import ServerHttp
 
+TOP_TOKENS = 5  # asked for where two texts part; a tie is between the first two
 LOG_TAIL = 60  # lines kept with a launch
 GRACE_S = 15.0  # what a server gets between TERM and KILL
 HEARTBEAT_LIMIT_S = 20.0  # the lease is renewed only while the controller was heard from within this time
@@ -201,10 +212,12 @@ class HostOwner:
         """Accept length from a few requests, before anything is paid for (DESIGN rule: probe before paying)."""
         server = self._running[launch_id]
         self._note(Phase.PROBE)
-        result = probe(server.target(), prompts, cancel=self._cancel)
+        limit_s, losses = self._settings.deadlines.stall_s, self._servers.path_losses
+        # Any progress will do: what compiles kernels first may take its time.
+        result = probe(server.target(), prompts, timeout_s=10 * limit_s, stall_s=limit_s, cancel=self._cancel)
         diagnosis = None
         if result.error is not None:
-            diagnosis = self._diagnose(server, Phase.PROBE, timed_out=True)
+            diagnosis = self._failed(server, Phase.PROBE, result.error, result.stalled, losses)
         elif server.request.arm.speculative:
             diagnosis = self._engine.probe_diagnosis(
                 result.accept_length,
@@ -220,26 +233,24 @@ class HostOwner:
         """Requests that are thrown away, with one pass at the block's full concurrency."""
         server = self._running[launch_id]
         self._note(Phase.WARMUP, concurrency=spec.concurrency)
-        warm_up(server.target(), spec, cancel=self._cancel)
-        if self._cancel.is_set():
-            return diagnoses.cancelled(Phase.WARMUP)
-        alive = self._alive(server)
-        return None if alive else self._diagnose(server, Phase.WARMUP, timed_out=False)
+        losses = self._servers.path_losses
+        for block in warm_up(server.target(), spec, cancel=self._cancel):
+            if block.stalled or not any(request.ok for request in block.requests):
+                return self._failed(server, Phase.WARMUP, liveness.first_error(block), block.stalled, losses)
+        return None
 
     def measure(self, launch_id: str, spec: BlockSpec) -> BlockReport:
         """One block: cache flushed, requests, log flags and GPU telemetry of exactly this window."""
         server = self._running[launch_id]
         self._note(Phase.BENCHMARK, concurrency=spec.concurrency, round=spec.round)
-        server.log.drain()
+        losses = self._servers.path_losses
         try:
+            server.log.drain()
             prepared = server.prepared_for(spec)
             self._engine.reset(server.require_http())
         except (HostError, RuntimeError, OSError) as error:
-            if not self._alive(server):
-                return BlockReport(None, self._diagnose(server, Phase.BENCHMARK, timed_out=False))
-            return BlockReport(
-                None, diagnoses.infra(Phase.BENCHMARK, f"the server could not be made ready for a block: {error}")
-            )
+            words = f"the server could not be made ready for a block: {error}"
+            return BlockReport(None, self._failed(server, Phase.BENCHMARK, words, False, losses))
         telemetry = self._servers.telemetry(server.request.gpus)
         telemetry.start()
         try:
@@ -252,16 +263,38 @@ class HostOwner:
             )
         finally:
             gpus = telemetry.stop()
-        server.log.drain()
+        with contextlib.suppress(HostError):  # a host out of reach is found below
+            server.log.drain()
         block = replace(block, gpus=gpus, log_flags=dict(server.log.state.flags))
         block = in_engine_time(block, self._engine.time_scale)
         if self._cancel.is_set():
             return BlockReport(None, diagnoses.cancelled(Phase.BENCHMARK))
-        if not self._alive(server):
-            return BlockReport(block, self._diagnose(server, Phase.BENCHMARK, timed_out=False))
-        if block.requests and not any(r.ok for r in block.requests):
-            return BlockReport(block, self._diagnose(server, Phase.BENCHMARK, timed_out=True))
+        if block.stalled or not all(request.ok for request in block.requests):
+            found = self._failed(server, Phase.BENCHMARK, liveness.first_error(block), block.stalled, losses)
+            # Answers that are merely wrong are the block's own affair: it is invalid where they are too many.
+            return BlockReport(block, None if found.reason == "requests_failed" else found)
         return BlockReport(block)
+
+    def next_tokens(
+        self, launch_id: str, spec: BlockSpec, questions: tuple[TokenQuestion, ...]
+    ) -> tuple[TokenAnswer, ...]:
+        """What the server holds likely after each question's prompt and prefix, its prefix cache flushed before each.
+
+        Questions that could not be asked (prompts without token ids, no answer) come back without log-probabilities.
+        """
+        server = self._running[launch_id]
+        out: list[TokenAnswer] = []
+        for question in questions:
+            found: dict[int, float] = {}
+            try:
+                ids = server.prepared_for(spec).sources.get(question.prompt_id)
+                if isinstance(ids, tuple) and not self._cancel.is_set():
+                    self._engine.reset(server.require_http())
+                    found = self._engine.next_tokens(server.require_http(), (*ids, *question.prefix), TOP_TOKENS)
+            except (HostError, RuntimeError, OSError):
+                found = {}  # it stays open whether the texts part at a tie; no reason to lose the launch
+            out.append(TokenAnswer(question, found))
+        return tuple(out)
 
     def stop(self, launch_id: str) -> Stopped:
         """End a server and verify that nothing of it is left."""
@@ -294,24 +327,20 @@ class HostOwner:
             raise HostError(f"host {self._settings.host} was not prepared")
         return self._facts
 
-    def _alive(self, server: _Server) -> bool:
-        try:
-            return self._servers.state(server.running).alive
-        except HostError:
-            return False
-
     def _diagnose(self, server: _Server, phase: Phase, *, timed_out: bool) -> Diagnosis:
         if self._cancel.is_set():
             return diagnoses.cancelled(phase)
-        try:
-            server.log.drain()
-            exit_code = self._servers.state(server.running).exit_code
-        except HostError as error:
-            return diagnoses.infra(phase, str(error))
-        diagnosis: Diagnosis = self._engine.diagnose(
-            server.log.lines, exit_code=exit_code, phase=phase, timed_out=timed_out, arm=server.request.arm
+        return liveness.why_ended(
+            self._servers, server.running, server.log, self._engine, server.request.arm, phase, timed_out=timed_out
         )
-        return replace(diagnosis, log_path=server.running.log_path)
+
+    def _failed(self, server: _Server, phase: Phase, error: str, stalled: bool, losses: int) -> Diagnosis:
+        if self._cancel.is_set():
+            return diagnoses.cancelled(phase)
+        return liveness.why_failed(
+            self._servers, server.running, server.log, self._engine, server.request.arm, phase,
+            error=error, stalled=stalled, losses=losses,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 
 from launchers.servers import HostServers, RunningServer
 from sweep.diagnoses import cancelled as cancelled_in
+from sweep.diagnoses import from_outside
 from sweep.model import ArmConfig, Diagnosis, Phase
 from sweep.seams import Engine, LogState
 
+MAX_READS = 128  # of one drain, at 1 MiB each: twice what a host keeps, so that a flood cannot hold us for ever
 POLL_S = 0.1  # a ready server is noticed within this time plus one read
 
 
@@ -45,9 +47,13 @@ class LogFollower:
 
     def drain(self) -> None:
         """Take in everything written since the last call. Raises HostError when the host is out of reach."""
-        data, self._offset = self._servers.read_log(self._server, self._offset)
-        if not data:
-            return
+        for _ in range(MAX_READS):
+            data, self._offset = self._servers.read_log(self._server, self._offset)
+            if not data:
+                return
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         self.moved_at = time.monotonic()
         *whole, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > 1 << 20:  # a server that never ends its line must not fill our memory
@@ -91,6 +97,8 @@ def wait_ready(
             if not state.alive:
                 time.sleep(POLL_S)  # the last lines may still be on their way to the file
                 log.drain()
+            if (outside := from_outside(state, phase)) is not None:
+                return phases, outside
             found = engine.diagnose(
                 list(log.lines),
                 exit_code=state.exit_code,

@@ -106,3 +106,21 @@ class BlockReport:
 
     block: BlockResult | None
     diagnosis: Diagnosis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenQuestion:
+    """What does a server hold likely after this prompt and these output tokens? ``candidates``: the token the
+    baseline went on with, and the one another launch did."""
+
+    prompt_id: str
+    prefix: tuple[int, ...]
+    candidates: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAnswer:
+    """``logprobs``: token -> log-probability (nat) of the most likely ones; empty where the server did not say."""
+
+    question: TokenQuestion
+    logprobs: Mapping[int, float] = field(default_factory=dict)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from storage.records import HostState as HostRowState
@@ -17,7 +18,9 @@ from storage.store import Store
 from sweep.agenda import HostAgenda, Job, confirm_jobs
 from sweep.books import Books
 from sweep.launching import Launcher, LaunchOutcome, LaunchPlan
-from sweep.model import ArmConfig, Diagnosis, Role, Stage, Verdict
+from sweep.metrics import Slo
+from sweep.model import ArmConfig, Diagnosis, Flag, Role, Stage, Verdict
+from sweep.outputs import OutputCheck
 from sweep.pool import HostLost, Pool
 from sweep.reports import LaunchRequest, OwnerSettings, Prepared
 from sweep.seams import Listener
@@ -67,6 +70,8 @@ class Runner:
     request: Callable[[ArmConfig, tuple[int, ...]], Callable[[str], LaunchRequest]]
     renew_owner: Callable[[OwnerSettings], OwnerSettings]  # the same owner, of a higher epoch
     listener: Listener
+    outputs: OutputCheck | None = None  # None: outputs are not comparable (sampling, no token ids)
+    slo: Slo | None = None
     _stopping: str | None = None
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -96,9 +101,11 @@ class Runner:
         await asyncio.gather(*(self._prepare(host) for host in self.hosts.values()))
         if self._stopping is None:
             self._require_hosts()
-        await self._all_hosts(self._search)
-        if self._stopping is None:
-            await self._all_hosts(self._confirm)
+        for part in (self._search, self._confirm):
+            await self._all_hosts(part)
+            if self._stopping is not None:
+                return
+            self._require_hosts()
 
     async def _close(self) -> None:
         """End the owners, and with them every server that is still there."""
@@ -145,7 +152,7 @@ class Runner:
 
     def _require_hosts(self) -> None:
         if all(host.aside for host in self.hosts.values()):
-            raise self.books.no_host_error()
+            raise self.books.no_host_error({name: host.aside or "" for name, host in self.hosts.items()})
 
     async def _reopen(self, host: HostState) -> None:
         """A lost actor: a new one, of a higher epoch, which first ends what the old one left on the host."""
@@ -248,13 +255,17 @@ class Runner:
         async def call(method: str, *args: Any) -> Any:
             return await self.pool.call(host.name, method, *args)
 
-        launcher = Launcher(self.store, self.books.study_id, host.name, call, note)
+        launcher = Launcher(self.store, self.books.study_id, host.name, call, note, self.slo)
         make = self.request(job.arm, host.gpus)
 
         def request(row: str) -> LaunchRequest:
             return make(f"{self.books.study_uid}-{row}")
 
-        outcome = await launcher.run(job, request, self.plans[job.stage])
+        plan = self.plans[job.stage]
+        if job.role is Role.BASELINE and self.outputs is not None:
+            plan = replace(plan, questions=partial(self.outputs.questions, host.name))
+        outcome = await launcher.run(job, request, plan)
+        self._compare_outputs(host, job, outcome)
         host.launch = None
         self.store.set_host_state(self.books.study_id, host.name, HostRowState.IDLE, outcome.unclean)
         return outcome
@@ -278,6 +289,19 @@ class Runner:
         await self._judge_host(host, outcome)
         async with self._changed:
             self._changed.notify_all()
+
+    def _compare_outputs(self, host: HostState, job: Job, outcome: LaunchOutcome) -> None:
+        """Same output: kept in memory until a baseline has answered, then stored as an event and a flag."""
+        if self.outputs is None or outcome.diagnosis is not None:
+            return
+        blocks = outcome.measured.blocks
+        if job.trial is not None:
+            self.outputs.candidate(host.name, job.trial, blocks)
+        elif job.role is Role.BASELINE:
+            for found in self.outputs.answered(host.name, blocks, outcome.answers):
+                self._event("outputs", host=host.name, **found.detail)
+                if found.differs:
+                    self.books.flag(found.trial, Flag.OUTPUT_DIFFERS, found.evidence)
 
     def _measure_again(self, host: HostState, job: Job) -> None:
         """What the analysis asks for: trials whose brackets disagree are queued again, a baseline that cannot be right

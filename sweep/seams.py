@@ -40,6 +40,7 @@ class Transport(Protocol):
 
     name: str
     kind: str
+    losses: int  # how often an established connection broke so far
 
     def connect(self) -> None: ...
 
@@ -162,6 +163,13 @@ class Engine(Protocol):
         ...
 
     def abort_all(self, http: HttpGet) -> None: ...
+
+    def next_tokens(self, http: HttpGet, ids: Sequence[int], count: int) -> dict[int, float]:
+        """The ``count`` likeliest next tokens after ``ids`` with their log-probabilities (nat).
+
+        RuntimeError where the server does not say, OSError where it does not answer.
+        """
+        ...
 
 
 class Listener(Protocol):

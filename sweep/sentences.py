@@ -44,9 +44,12 @@ def sentence(row: Mapping[str, Any]) -> str:
 def headline(answer: Mapping[str, Any]) -> list[str]:
     """The first lines of `best`: whether anything beats the baseline, then the first arm in words."""
     rows = answer["best"]
+    if not rows and answer["where"] is not None:
+        return [f"No complete trial of study {answer['study']!r} meets {answer['where']!r}."]
     if not rows:
         return [f"No trial of study {answer['study']!r} is complete yet: nothing to rank."]
-    lines = [] if answer["beats_baseline"] else [f"Nothing beats no speculation by {answer['objective']}."]
+    among = "" if answer["where"] is None else " of these"
+    lines = [] if answer["beats_baseline"] else [f"Nothing{among} beats no speculation by {answer['objective']}."]
     lines.append(sentence(rows[0]))
     winners = [
         f"{name} {percent(gain['estimate'])}" for name, gain in rows[0]["by_category"].items() if gain["low"] > 0

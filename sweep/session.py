@@ -31,7 +31,9 @@ from sweep.config import Host, StudySpec, plain_env, secret_env
 from sweep.controller import controlled
 from sweep.errors import BusyError
 from sweep.launching import LaunchPlan
+from sweep.metrics import Slo
 from sweep.model import ArmConfig, BlockSpec, Prompt, Role, Stage
+from sweep.outputs import OutputCheck
 from sweep.pins import added_pins, server_args
 from sweep.pool import Pool, RayPool
 from sweep.readiness import Deadlines
@@ -101,6 +103,8 @@ def run(store: Store, study: StudyRow, spec: StudySpec, make_progress: MakeProgr
             request=_requests(spec, secrets),
             renew_owner=lambda old: replace(old, owner=replace(old.owner, epoch=_epoch(old.owner.epoch))),
             listener=progress,
+            outputs=OutputCheck() if _outputs_comparable(spec) else None,
+            slo=_slo(spec),
         )
         with progress:
             state = StudyState(_drive(runner))
@@ -187,6 +191,16 @@ def _epoch(before: int = 0) -> int:
 # ---------------------------------------------------------------------------------------------- parts
 
 
+def _slo(spec: StudySpec) -> Slo | None:
+    return spec.workload.slo.noun if spec.workload.slo is not None else None
+
+
+def _outputs_comparable(spec: StudySpec) -> bool:
+    """Greedy answers with their token ids, one request at a time."""
+    workload = spec.workload
+    return workload.temperature == 0 and workload.endpoint == "generate" and 1 in workload.concurrency
+
+
 def _run_settings(spec: StudySpec) -> RunSettings:
     measurement = spec.measurement
     return RunSettings(
@@ -230,6 +244,7 @@ def make_books(store: Store, study: StudyRow, spec: StudySpec) -> Books:
     analysis = AnalysisSettings(
         bracket_tolerance=spec.measurement.tolerance,
         ignore_eos=spec.workload.ignore_eos,
+        slo=_slo(spec),
         wanted_gain=spec.measurement.wanted_gain,
         min_success=health.SUCCESS_LIMIT,
         max_lag_p99_s=health.LAG_P99_LIMIT_S,
@@ -353,7 +368,7 @@ def _block(spec: StudySpec, chosen: tuple[Prompt, ...], stage: Stage, level: int
         stage=stage,
         concurrency=level,
         round=turn,
-        prompts=_enough(chosen, level, workload.requests_per_level),
+        prompts=_enough(chosen, level, workload.requests_per_level, open_loop=workload.request_rate is not None),
         max_tokens=workload.max_tokens,
         temperature=workload.temperature,
         seed=workload.seed if workload.seed is not None else spec.seed,
@@ -362,12 +377,16 @@ def _block(spec: StudySpec, chosen: tuple[Prompt, ...], stage: Stage, level: int
         stream_interval=workload.stream_interval,
         request_rate=workload.request_rate,
         timeout_s=workload.timeout_s,
+        stall_s=spec.measurement.stall_timeout_s,
         chat_template_args=workload.chat_template_args,
     )
 
 
-def _enough(chosen: tuple[Prompt, ...], level: int, wanted: int | None) -> tuple[Prompt, ...]:
-    """Each prompt once at concurrency 1; above, whole waves: at least two, each prompt at least once."""
+def _enough(chosen: tuple[Prompt, ...], level: int, wanted: int | None, *, open_loop: bool) -> tuple[Prompt, ...]:
+    """Each prompt once at concurrency 1; above, whole waves: at least two, each prompt at least once. An open loop has
+    no waves: as many as wanted."""
+    if open_loop:
+        return tuple(chosen[i % len(chosen)] for i in range(wanted or 2 * len(chosen)))
     if level == 1:
         return chosen
     count = wanted or max(len(chosen), 2 * level)

@@ -189,6 +189,23 @@ class SglangEngine:
         except OSError:
             return
 
+    def next_tokens(self, http: HttpGet, ids: Sequence[int], count: int) -> dict[int, float]:
+        """From ``/generate`` with ``return_logprob``: one token is generated greedily and the ``count`` likeliest are
+        read from ``meta_info.output_top_logprobs``, whose items are [log-probability, token, text]."""
+        body = {
+            "input_ids": list(ids),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
+            "return_logprob": True,
+            "top_logprobs_num": count,
+        }
+        status, answer = http("POST", "/generate", body)
+        try:
+            first = json.loads(answer)["meta_info"]["output_top_logprobs"][0]
+            return {int(token): float(logprob) for logprob, token, *_ in first}
+        except (ValueError, LookupError, TypeError) as error:
+            words = answer[:300].decode("utf-8", "replace").strip()
+            raise RuntimeError(f"/generate answered {status} without log-probabilities: {words}") from error
+
 
 def _speculative(arm: ArmConfig, drafters: Mapping[str, Drafter]) -> dict[str, FlagValue]:
     if arm.algorithm is None:

@@ -82,6 +82,7 @@ class SshTransport:
         self._commands = threading.BoundedSemaphore(MAX_COMMANDS)
         self._home = ""
         self._closed = False
+        self.losses = 0
 
     # -- connection
 
@@ -100,6 +101,7 @@ class SshTransport:
     def _drop(self) -> None:
         if self._connection is not None:
             self._connection.close()
+            self.losses += not self._closed
         self._connection = self._sftp = None
 
     def _dial(self) -> None:

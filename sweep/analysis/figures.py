@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from sweep.metrics import METRICS, block_summary, e2e_ms, tpot_ms, ttft_ms
+from sweep.metrics import METRICS, Slo, block_summary, e2e_ms, tpot_ms, ttft_ms
 from sweep.model import BlockResult, GpuTelemetry, MeasuredLaunch, RequestRecord, Role, Stage
 
 Unit = tuple[str, str]  # (prompts_hash, prompt id or round): pairs are only made between equal ones
@@ -88,10 +88,10 @@ def prompt_is_unit(metric: str, concurrency: int) -> bool:
     return concurrency == 1 and metric in _OF_ONE_REQUEST
 
 
-def extract(launch: MeasuredLaunch, metrics: Iterable[str]) -> LaunchFigures:
+def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = None) -> LaunchFigures:
     """Reduce one launch. Pure; a launch's rows never change once finished, so callers may keep the result by id.
 
-    Blocks marked invalid and failed requests give conduct but no figures.
+    Blocks marked invalid and failed requests give conduct but no figures. ``slo`` is what goodput needs.
     """
     wanted = tuple(dict.fromkeys(("output_throughput", *metrics)))
     cells: defaultdict[CellKey, dict[Unit, float]] = defaultdict(dict)
@@ -107,7 +107,7 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str]) -> LaunchFigures:
             continue
         level, unit = block.concurrency, (block.prompts_hash, str(block.round))
         busy[level].append(sum(r.end_s - r.sent_s for r in rows) / block.elapsed_s)
-        for metric, figure in _block_figures(block, wanted).items():
+        for metric, figure in _block_figures(block, wanted, slo).items():
             levels[metric, level].append(math.log(figure))
             cells[metric, level, None][unit] = _goodness(metric, figure)
         of_category = _sums(rows)
@@ -144,11 +144,11 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str]) -> LaunchFigures:
     )
 
 
-def _block_figures(block: BlockResult, metrics: tuple[str, ...]) -> dict[str, float]:
+def _block_figures(block: BlockResult, metrics: tuple[str, ...], slo: Slo | None) -> dict[str, float]:
     """The metrics of a block that have a logarithm. Throughput alone avoids the percentiles of the summary."""
     out: dict[str, float | None] = {"output_throughput": block.output_tokens / block.elapsed_s}
     if len(metrics) > 1:
-        summary = block_summary(block)
+        summary = block_summary(block, slo=slo)
         out.update({metric: summary[metric] for metric in metrics if metric != "output_throughput"})
     return {metric: figure for metric, figure in out.items() if figure is not None and figure > 0}
 

@@ -17,7 +17,7 @@ from sweep.analysis.cell import CellData, Tables, interaction
 from sweep.analysis.drift import Chunk, Index, brackets_disagree, chunks
 from sweep.analysis.figures import LaunchFigures
 from sweep.analysis.noise import NoiseModel, Prediction, learn
-from sweep.analysis.robust import Array, Mask
+from sweep.analysis.robust import Array
 from sweep.analysis.types import AnalysisSettings
 from sweep.model import Basis, Role
 
@@ -248,6 +248,3 @@ def _mean_spread(frame: Frame, prediction: Prediction, rows: Index) -> Array:
             places = frame.place_of[rows[frame.chunk_of[rows] == number]]
             total = total + spread[:, places[:, None], places[None, :]].sum(axis=(1, 2))
     return total / len(rows) ** 2
-
-
-__all__ = ["CellGains", "Frame", "Mask", "Subject", "measure", "satterthwaite"]

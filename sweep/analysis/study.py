@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from sweep.analysis.types import (
     ArmGain,
     BaselinePoint,
     Drift,
+    EnvelopeStep,
     Finding,
     NoiseFloor,
     Ranked,
@@ -29,7 +29,7 @@ from sweep.analysis.types import (
 )
 from sweep.analysis.validity import above_accept_length, gates
 from sweep.metrics import METRICS
-from sweep.model import ArmConfig, Comparison, MeasuredLaunch, Objective, Role
+from sweep.model import ArmConfig, MeasuredLaunch, Objective, Role
 
 _THROUGHPUT = "output_throughput"
 _DEFAULT = AnalysisSettings()
@@ -44,7 +44,7 @@ def analyse(
 ) -> StudyAnalysis:
     """``launches``: the finished launches with their blocks and requests, in any order; ``arms``: by arm key."""
     metrics = metrics_for(objectives, settings)
-    return analyse_figures([extract(launch, metrics) for launch in launches], arms, objectives, settings)
+    return analyse_figures([extract(launch, metrics, settings.slo) for launch in launches], arms, objectives, settings)
 
 
 def metrics_for(objectives: Sequence[Objective], settings: AnalysisSettings = _DEFAULT) -> tuple[str, ...]:
@@ -230,15 +230,15 @@ class _Study:
                     found[level].append(value)
         return {level: float(np.mean(values)) for level, values in found.items()}
 
-    def _sentences(self, ranking: Mapping[str, tuple[Ranked, ...]], steps: Sequence[object]) -> tuple[str, ...]:
+    def _sentences(self, ranking: Mapping[str, tuple[Ranked, ...]], steps: Sequence[EnvelopeStep]) -> tuple[str, ...]:
         def name(trial: int) -> str:
             return self.configs[trial].label()
 
         out = [words.winner(ranking[o.key], name, o) for o in self.objectives]
         wanted = {(o.metric, o.concurrency) for o in self.objectives}
         out += [words.floor(n) for n in self.noise if (n.metric, n.concurrency) in wanted]
-        whole = words.envelope(steps, name) if len({r.concurrency for r in self.rows}) > 1 else None  # type: ignore[arg-type]  # EnvelopeStep by construction
+        whole = words.envelope(steps, name) if len({r.concurrency for r in self.rows}) > 1 else None
         return (*out, *([whole] if whole else []))
 
 
-__all__ = ["Comparison", "analyse", "analyse_figures", "metrics_for", "replace"]
+__all__ = ["analyse", "analyse_figures", "metrics_for"]

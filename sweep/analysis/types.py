@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sweep.model import Basis, Comparison, Flag, Gain, Objective, Stage
+from sweep.metrics import Slo
+from sweep.model import Comparison, Flag, Gain, Objective
 
 BASELINE_REFERENCE = "baseline"
 ENGINE_DEFAULT_REFERENCE = "engine_default"
@@ -31,6 +32,7 @@ class AnalysisSettings:
     launch_effects: bool = True
     metrics: tuple[str, ...] = ("output_throughput", "ttft_p50", "tpot_p50")
     ignore_eos: bool = False
+    slo: Slo | None = None  # what goodput is reckoned by
     shared_prefix_tokens: int | None = None  # None: learnt from the baseline on the same prompts
     min_success: float = 0.99
     max_lag_p99_s: float = 0.05
@@ -241,14 +243,14 @@ class StudyAnalysis:
         return self._index.get((trial, metric, concurrency, category, reference))
 
     def to_confirm(self, objective: Objective, count: int) -> tuple[int, ...]:
-        """The ``count`` trials to launch in the confirm stage: the highest search gains of those not confirmed yet.
+        """The ``count`` trials to launch in the confirm stage: the highest search gains, confirmed or not.
 
-        By gain, not by rank: in a tie the cheaper arm stands first in the ranking, but what is confirmed should be
-        what most likely leads.
+        By the search's gain, not by rank: in a tie the cheaper arm stands first in the ranking, but what is confirmed
+        should be what most likely leads, and a confirm stage cut short must choose the same arms again.
         """
-        left = [r for r in self.ranking.get(objective.key, ()) if not r.confirmed and r.result.gain is not None]
-        left.sort(key=lambda r: -r.result.gain.estimate if r.result.gain else 0.0)
-        return tuple(r.trial for r in left[:count])
+        found = [(r.result.search_gain or r.result.gain, r.trial) for r in self.ranking.get(objective.key, ())]
+        ordered = sorted((-gain.estimate, trial) for gain, trial in found if gain is not None)
+        return tuple(trial for _, trial in ordered[:count])
 
     def value(self, trial: int, objective: Objective) -> tuple[float, float] | None:
         """(drift-corrected value, standard error) in the metric's unit, for a sampler; None where not comparable."""
@@ -280,32 +282,3 @@ class StudyAnalysis:
             "baseline": {"by_objective": dict(self.baseline_values)},
             "sentences": list(self.sentences),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Contrast:
-    """A difference of log figures: estimate, variance, degrees of freedom."""
-
-    estimate: float
-    variance: float
-    df: float
-
-
-__all__ = [
-    "BASELINE_REFERENCE",
-    "ENGINE_DEFAULT_REFERENCE",
-    "AnalysisSettings",
-    "ArmGain",
-    "BaselinePoint",
-    "Basis",
-    "Contrast",
-    "Crossover",
-    "Drift",
-    "EnvelopeStep",
-    "Explanation",
-    "Finding",
-    "NoiseFloor",
-    "Ranked",
-    "Stage",
-    "StudyAnalysis",
-]

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import httpx
 
@@ -83,6 +84,7 @@ class _Block:
         self.on_request = on_request
         self.sent: list[_Sent] = []
         self.done = 0
+        self.stalled = False
 
     async def run(self) -> BlockResult:
         async with open_client(self.target) as client:
@@ -114,6 +116,8 @@ class _Block:
         elapsed = max(ends) - min(row.sent_s for row in rows) if rows else 0.0
         cancelled = self.sampler.cancelled.is_set()
         invalid = why_invalid(rows, health, elapsed, cancelled=cancelled, asked=len(self.spec.prompts))
+        if self.stalled and invalid is None:
+            invalid = f"{self._stall_words()}, after {self.done} of {len(self.spec.prompts)} requests"
         return self._result(started_at, elapsed, rows, health, invalid)
 
     def _result(
@@ -134,6 +138,7 @@ class _Block:
             requests=tuple(rows),
             client=health,
             invalid=invalid,
+            stalled=self.stalled,
         )
 
     def _nothing(self, reason: str) -> BlockResult:
@@ -160,14 +165,28 @@ class _Block:
         else:
             jobs = [self._open_loop(client, waiting, origin, self.spec.request_rate)]
         work = asyncio.gather(*jobs)
-        stop = asyncio.ensure_future(self.sampler.cancelled.wait())
-        await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
+        ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.sampler.cancelled.wait())]
+        if self.spec.stall_s is not None:
+            ends.append(asyncio.ensure_future(self._stall(self.spec.stall_s)))
+        await asyncio.wait([work, *ends], return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
         if not work.done():
             work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-        if not self.sampler.cancelled.is_set():
+        if not self.sampler.cancelled.is_set() and not self.stalled:
             work.result()  # a defect of ours must not look like a finished block
+
+    async def _stall(self, limit_s: float) -> None:
+        """Returns when requests are on their way and no stream has moved for ``limit_s``: the server hangs."""
+        while not self.stalled:
+            await asyncio.sleep(min(1.0, limit_s / 4))
+            moved = max((max(s.sent_at, s.tape.last_at, s.ended_at) for s in self.sent), default=0.0)
+            waiting = any(not s.ended_at for s in self.sent)
+            self.stalled = waiting and time.perf_counter() - moved > limit_s
+
+    def _stall_words(self) -> str:
+        return f"stalled: no token on any stream for {self.spec.stall_s:g} s"
 
     async def _worker(self, client: httpx.AsyncClient, queue: Iterator[_Sent]) -> None:
         for sent in queue:
@@ -203,7 +222,8 @@ class _Block:
         except httpx.TransportError as error:
             sent.error = transport_words(error, sent.tape.count())
         except asyncio.CancelledError:
-            sent.error = "cancelled"
+            chunks = sent.tape.count()
+            sent.error = f"{self._stall_words()}, {chunks} chunks came before" if self.stalled else "cancelled"
             raise
         finally:
             sent.ended_at = clock()

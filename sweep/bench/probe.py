@@ -53,6 +53,7 @@ class Probe:
     output_tokens: int
     seconds: float
     error: str | None = None
+    stalled: bool = False
 
 
 def probe(
@@ -62,6 +63,7 @@ def probe(
     *,
     max_tokens: int = 64,
     timeout_s: float = 120.0,
+    stall_s: float | None = None,
     prepared: Prepared | None = None,
     cancel: threading.Event | None = None,
 ) -> Probe:
@@ -74,10 +76,11 @@ def probe(
     tokens = steps = correct = 0
     histogram: list[int] = []
     error: str | None = "no prompts to probe with"
+    stalled = False
     for count, prompt in enumerate(prompts, 1):
-        spec = BlockSpec(Stage.SEARCH, 1, 0, (prompt,), max_tokens, timeout_s=timeout_s)
-        rows = run_block(target, spec, prepared=prepared, cancel=cancel).requests
-        row = rows[0] if rows else None
+        spec = BlockSpec(Stage.SEARCH, 1, 0, (prompt,), max_tokens, timeout_s=timeout_s, stall_s=stall_s)
+        block = run_block(target, spec, prepared=prepared, cancel=cancel)
+        row, stalled = next(iter(block.requests), None), block.stalled
         error = "cancelled" if row is None else row.error
         if row is None or not row.ok:
             break
@@ -90,4 +93,4 @@ def probe(
         if steps >= min_verify_steps or (count >= 2 and not steps):
             break
     length = 1 + correct / steps if steps else None
-    return Probe(length, steps, tuple(histogram), tokens, time.perf_counter() - started, error)
+    return Probe(length, steps, tuple(histogram), tokens, time.perf_counter() - started, error, stalled)

@@ -53,6 +53,11 @@ class Tape:
         elif self._size > self._limit and self._endpoint == GENERATE:
             self._trim()
 
+    @property
+    def last_at(self) -> float:
+        """When the newest read arrived, in the clock of the caller; 0 before the first."""
+        return self._reads[-1][0]
+
     def errors(self) -> list[bytes]:
         """Error events that were seen anywhere in the stream, also those no longer kept (after :meth:`events`)."""
         return self._errors

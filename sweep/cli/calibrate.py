@@ -13,7 +13,7 @@ from sweep.cli.common import db_option, json_option, print_json
 from sweep.cli.space_options import SpaceCommand, read, space_options
 
 if TYPE_CHECKING:
-    from sweep.config import StudySpec
+    pass
 
 
 @click.command(cls=SpaceCommand)
@@ -65,7 +65,8 @@ def _say(answer: Mapping[str, Any]) -> None:
         f"study {answer['study']!r}: {answer['launches']} launches of no speculation on {', '.join(answer['hosts'])}, "
         f"{answer['repeats']} rounds each"
     )
-    columns = ["figure", "launch to launch", "within a launch", "smallest gain found", "to resolve", "rounds", "launches"]
+    columns = ["figure", "launch to launch", "within a launch", "smallest gain found"]
+    columns += ["to resolve", "rounds", "launches"]
     rows = [
         [
             f"{row['metric']}@{row['concurrency']}",

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from sweep.errors import UsageError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_DB = "sqlite:///sweep.db"
@@ -34,6 +36,18 @@ def study_argument(function: F) -> F:
 def print_json(value: Mapping[str, Any] | list[Any]) -> None:
     """The only place that writes JSON for a user."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def fraction(text: str, option: str) -> float:
+    """``3%``, ``3 %`` or ``0.03`` -> 0.03. UsageError for anything else, and for 100 % or more."""
+    words = text.strip()
+    try:
+        value = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise UsageError(f"{option} {text!r} is no share; write 3% or 0.03")
+    return value
 
 
 def is_tty() -> bool:

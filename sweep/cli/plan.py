@@ -104,7 +104,7 @@ def _order(space: SearchSpace) -> list[Any]:
 def _queues(spec: StudySpec, space: SearchSpace, trials: int) -> list[_Queue]:
     """What each host would launch if all took equally long: the run's own agenda, stepped without a clock."""
     from sweep import pairing
-    from sweep.agenda import HostAgenda, Job, confirm_jobs, engine_default_arm
+    from sweep.agenda import HostAgenda, confirm_jobs, engine_default_arm
 
     measurement = spec.measurement
     arms = _order(space)[:trials]
@@ -165,7 +165,7 @@ def _notes(spec: StudySpec) -> list[str]:
     """What is worth knowing before the night: pins we add, flags we do not know, levels the pins cannot serve."""
     from launchers.engines.flags import table_for
     from sweep.model import ArmConfig
-    from sweep.pins import added_pins
+    from sweep.pins import FORCED_ACCEPT_LENGTH, added_pins
 
     table, unknown_version = table_for(spec.engine_version or "")
     notes = [unknown_version] if unknown_version and spec.engine_version else []
@@ -184,8 +184,8 @@ def _notes(spec: StudySpec) -> list[str]:
         notes.append(f"--max-running-requests {running} is below concurrency {top}: requests will queue there")
     if any(ArmConfig(extra=(pin,)).lossy for pin in spec.server.args.items()):  # type: ignore[arg-type]  # a scalar
         notes.append("accept thresholds below 1 are pinned: every candidate may change the answers")
-    if spec.server.env.get("SGLANG_SIMULATE_ACC_LEN"):
-        notes.append("SGLANG_SIMULATE_ACC_LEN forces the accept length: gains are not those of the drafter")
+    if spec.server.env.get(FORCED_ACCEPT_LENGTH):
+        notes.append(f"{FORCED_ACCEPT_LENGTH} forces the accept length: gains are not those of the drafter")
     return notes
 
 

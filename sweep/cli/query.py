@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from sweep.cli import render
-from sweep.cli.common import db_option, is_tty, json_option, print_json, study_argument
+from sweep.cli.common import db_option, fraction, is_tty, json_option, print_json, study_argument
+from sweep.cli.ranking_text import print_groups, print_ranking
 from sweep.cli.trial_text import print_trial
 from sweep.errors import BusyError, UsageError
 
@@ -27,83 +28,67 @@ def open_store(db_url: str) -> Store:
 @click.command()
 @study_argument
 @click.option("--objective", metavar="METRIC@CONCURRENCY", help="Rank by this; default: the first objective.")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many to show.")
+@click.option("--where", metavar="CONDITION", help="Only these, e.g. 'draft_tokens<=8 and concurrency==32'.")
+@click.option("--within", metavar="1%", help="Only what is at most this much worse than the first.")
+@click.option(
+    "--per", type=click.Choice(["host", "category", "concurrency", "draft_model"]), help="A ranking for each."
+)
+@click.option("--limit", type=click.IntRange(min=1), help="How many to show.  [default: 10; with --per 1 of each]")
 @click.option("--lossy", is_flag=True, help="Rank the arms with relaxed acceptance, which may change the answers.")
 @db_option
 @json_option
-def best(study: str | None, objective: str | None, limit: int, lossy: bool, db_url: str, as_json: bool) -> None:
+def best(
+    study: str | None,
+    objective: str | None,
+    where: str | None,
+    within: str | None,
+    per: str | None,
+    limit: int | None,
+    lossy: bool,
+    db_url: str,
+    as_json: bool,
+) -> None:
     """The best configurations of STUDY against the baseline and against the engine's own choice."""
     from storage import queries
 
     with open_store(db_url) as store:
-        answer = queries.best(store, store.study(study).id, objective=objective, limit=limit, lossy=lossy)
+        answer = queries.best(
+            store,
+            store.study(study).id,
+            objective=objective,
+            where=where,
+            within=None if within is None else fraction(within, "--within"),
+            per=per,
+            limit=limit or (10 if per is None else 1),
+            lossy=lossy,
+        )
     if as_json:
         print_json(answer)
+    elif per is None:
+        print_ranking(answer)
     else:
-        _print_best(answer)
+        print_groups(answer)
 
 
 def print_best(store: Store, study: str) -> None:
     """What `best` prints, for the end of a run."""
     from storage import queries
 
-    _print_best(queries.best(store, store.study(study).id))
-
-
-def _print_best(answer: dict[str, Any]) -> None:
-    render.banner(answer)
-    for line in render.headline(answer):
-        click.echo(line)
-    for name in ("baseline", "engine_default"):
-        levels = answer[name]["by_objective"]
-        if levels:
-            what = "no speculation" if name == "baseline" else "engine default"
-            click.echo(f"{what}: " + ", ".join(f"{key} {render.number(value, 1)}" for key, value in levels.items()))
-    if not answer["best"]:
-        return
-    value = answer["objective"]
-    columns = ["rank", "trial", "configuration", value, "tok/s", "accept", "break-even", "gain (95 %)"]
-    columns += ["over engine default", "stage", "result", "flags"]
-    rows = [
-        [
-            str(row["rank"]),
-            str(row["trial"]),
-            row["label"],
-            render.number(row["value"], 1),
-            render.number(row["throughput"], 1),
-            render.number(row["accept_length"]),
-            render.number(row["break_even_accept_length"]),
-            render.interval(row["gain"]),
-            render.interval(row["gain_over_engine_default"]),
-            row["gain"]["stage"] if row["gain"] else render.NONE,
-            row["comparison"] if row["feasible"] else f"{row['comparison']}, breaks a constraint",
-            ", ".join(row["flags"]),
-        ]
-        for row in answer["best"]
-    ]
-    if value.startswith("output_throughput@"):
-        columns.pop(4)
-        for cells in rows:
-            cells.pop(4)
-    click.echo()
-    render.table(columns, rows)
-    if answer["ranked"] > len(rows):
-        click.echo(f"{answer['ranked'] - len(rows)} more; --limit shows them.")
-    ties = [row["rank"] for row in answer["best"]]
-    if len(set(ties)) < len(ties):
-        click.echo("Equal ranks are ties: the measurement cannot tell them apart; the cheaper arm stands first.")
+    print_ranking(queries.best(store, store.study(study).id))
 
 
 @click.command()
 @study_argument
+@click.option("--objectives", metavar="A,B[,C]", help="METRIC@CONCURRENCY each; default: the study's own.")
 @db_option
 @json_option
-def pareto(study: str | None, db_url: str, as_json: bool) -> None:
-    """The Pareto front of STUDY over its objectives, the baseline included."""
+def pareto(study: str | None, objectives: str | None, db_url: str, as_json: bool) -> None:
+    """The Pareto front of STUDY over its objectives, the baseline included, with its hypervolume."""
     from storage.pareto import pareto as front
 
+    wanted = None if objectives is None else [part.strip() for part in objectives.split(",")]
     with open_store(db_url) as store:
-        answer = front(store, store.study(study).id)
+        answer = front(store, store.study(study).id, wanted)
     if as_json:
         print_json(answer)
         return
@@ -127,6 +112,11 @@ def pareto(study: str | None, db_url: str, as_json: bool) -> None:
     render.table(
         ["trial", "on front", *(f"{key} ({answer['directions'][key]})" for key in keys), "configuration"], rows
     )
+    if answer["hypervolume"] is not None:
+        click.echo(
+            f"hypervolume: {answer['hypervolume']:.3f} of the box between worst and best, "
+            f"{render.number(answer['over_baseline'], 3)} beyond the baseline"
+        )
     hidden = len(answer["points"]) - len(points)
     if hidden:
         click.echo(f"{hidden} more points lie behind the front; --json has them.")

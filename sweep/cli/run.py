@@ -166,12 +166,13 @@ def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
     from sweep.calibration import known_for
 
     calibrated = None if spec.references_only else known_for(store, spec)
-    for floor in calibrated["noise"] if calibrated is not None else ():
-        click.echo(
-            f"calibrated before ({calibrated['study']}): {floor['metric']}@{floor['concurrency']} resolves gains from "
-            f"{100 * floor['minimum_detectable_gain']:.1f} % on",
-            err=as_json,
-        )
+    if calibrated is not None:
+        for floor in calibrated["noise"]:
+            click.echo(
+                f"calibrated before ({calibrated['study']}): {floor['metric']}@{floor['concurrency']} resolves gains "
+                f"from {100 * floor['minimum_detectable_gain']:.1f} % on",
+                err=as_json,
+            )
     state = session.run(store, study, spec, make_progress(study, spec, as_json))
     if as_json:
         print_json(summary(store, study.id))

@@ -103,6 +103,14 @@ def _goals(spec: StudySpec) -> Iterator[Problem]:
         if (item.metric, level) in seen:
             yield here, f"{item.metric}@{level} is given twice"
         seen.add((item.metric, level))
+    named = [item.metric for item in spec.objectives] + [text.split()[0].split("@")[0] for text in spec.constraints]
+    if "goodput" in named and spec.workload.slo is None:
+        yield ("workload", "slo"), "goodput counts requests that keep workload.slo, and none is given"
+    if spec.workload.request_rate is not None and len(levels) > 1:
+        yield (
+            ("workload", "concurrency"),
+            f"with request_rate requests arrive by the clock, {list(levels)} would all be the same load: give one level",
+        )
     for index, text in enumerate(spec.constraints):
         try:
             constraint = parse_constraint(text)

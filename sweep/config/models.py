@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from sweep import metrics
 from sweep import model as nouns
 from sweep.config import fields
 from sweep.config.fields import Name, Part, Positive, Text
@@ -91,6 +92,10 @@ class Slo(Part):
     ttft_ms: Positive | None = None
     tpot_ms: Positive | None = None
     e2e_ms: Positive | None = None
+
+    @property
+    def noun(self) -> metrics.Slo:
+        return metrics.Slo(self.ttft_ms, self.tpot_ms, self.e2e_ms)
 
 
 class Workload(Part):

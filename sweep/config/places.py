@@ -45,6 +45,8 @@ class Host(Part):
             raise ValueError(f"host {self.name!r} is local and takes no {given[0]}")
         if self.kind == "ssh" and (self.ssh is None) == (self.host is None):
             raise ValueError(f"host {self.name!r} needs exactly one of ssh (an alias) and host (an address)")
+        if self.container is not None:
+            raise ValueError(f"host {self.name!r}: servers in containers are not supported; leave container out")
         if self.python is not None and self.activate is not None:
             raise ValueError(f"host {self.name!r}: give python or activate, not both")
         return self

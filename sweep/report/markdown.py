@@ -12,7 +12,8 @@ from sweep.sentences import interval
 
 ARMS = 8
 FAILURES = 5
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~>])")
+EVIDENCE = 160  # characters of the log line
+_SPECIAL = re.compile(r"([\\`*_\[\]#|~>])")
 _KEPT = ("engine", "engine version", "target model", "draft models", "hosts", "seed", "prompts hash", "specsweep")
 
 
@@ -38,7 +39,8 @@ def render(facts: Facts) -> str:
     if failures:
         lines += ["| trial | arm | ended as | evidence |", "|---:|---|---|---|"]
         lines += [
-            f"| {t.number} | {escape(t.config.label())} | {escape(t.verdict or '')} | {escape((t.evidence or '')[:160])} |"
+            f"| {t.number} | {escape(t.config.label())} | {escape(t.verdict or '')} | "
+            f"{escape((t.evidence or '')[:EVIDENCE])} |"
             for t in failures[:FAILURES]
         ]
         if len(failures) > FAILURES:
@@ -46,9 +48,8 @@ def render(facts: Facts) -> str:
         lines.append("")
     if facts.command:
         fence = "`" * (1 + max((len(run) for run in re.findall("`+", facts.command)), default=2))
-        lines += [
-            "<details><summary>Serve the leading arm</summary>", "", f"{fence}sh", facts.command, fence, "", "</details>", ""
-        ]  # fmt: skip
+        lines += ["<details><summary>Serve the leading arm</summary>", ""]
+        lines += [f"{fence}sh", facts.command, fence, "", "</details>", ""]
     found = provenance(facts)
     lines += ["<details><summary>Provenance</summary>", ""]
     lines += [f"- {key}: {escape(found[key])}" for key in _KEPT if key in found]
@@ -65,7 +66,8 @@ def escape(text: str) -> str:
 def _ranking(facts: Facts) -> Sequence[str]:
     baseline = facts.best["baseline"]["by_objective"].get(facts.objective.key)
     out = [
-        f"| rank | arm | {escape(facts.objective.key)} ({facts.unit}) | gain (95 %) | accept length | break-even | stage |",
+        f"| rank | arm | {escape(facts.objective.key)} ({facts.unit}) | gain (95 %) | accept length | break-even "
+        "| stage |",
         "|---:|---|---:|---:|---:|---:|---|",
     ]
     for row in facts.ranking[:ARMS]:

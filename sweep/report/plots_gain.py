@@ -130,7 +130,7 @@ def by_category(facts: Facts) -> Plot | None:
     if len(categories) < 2:
         return None
     labels = {row["trial"]: row["label"] for row in facts.ranking}
-    figure = figure_of(140 + 26 * len(categories) * len(arms), xaxis=gain_axis(), barmode="group", bargap=0.3)
+    figure = figure_of(130 + 20 * len(categories) * len(arms), xaxis=gain_axis(), barmode="group", bargap=0.3)
     figure.update_yaxes(type="category", ticks="")
     for place, trial in reversed(list(enumerate(arms))):
         rows = [(category, found[trial][category].gain) for category in categories if category in found[trial]]

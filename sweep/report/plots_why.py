@@ -70,6 +70,7 @@ def step_time(facts: Facts) -> Plot | None:
         name="drafting and verifying on top",
         text=[f"{arm['accept_length']:.2f} tokens for {arm['step_cost']:.2f} steps" for arm in arms],
         textposition="auto",
+        insidetextfont={"color": "#1b1f24"},
         constraintext="none",
         customdata=whole,
         hovertemplate="%{customdata}<br>on top %{x:.2f} ms<extra></extra>",

@@ -109,11 +109,7 @@ class Night:
         role = role or (Role.BASELINE if trial is None else Role.CANDIDATE)
         if config is None:
             config = (
-                BASELINE
-                if role is Role.BASELINE
-                else ArmConfig("EAGLE3", "drafter")
-                if trial is None
-                else ARMS[trial]
+                BASELINE if role is Role.BASELINE else ArmConfig("EAGLE3", "drafter") if trial is None else ARMS[trial]
             )
         started = START + 600.0 * place
         moved = tuple(
@@ -139,7 +135,10 @@ class Night:
         return found
 
     def analyse(
-        self, *objectives: Objective, settings: AnalysisSettings = THROUGHPUT_ONLY, configs: Mapping[str, ArmConfig] = CONFIGS
+        self,
+        *objectives: Objective,
+        settings: AnalysisSettings = THROUGHPUT_ONLY,
+        configs: Mapping[str, ArmConfig] = CONFIGS,
     ) -> StudyAnalysis:
         return analyse(self.launches, configs, objectives=objectives or (AT_8,), settings=settings)
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweep.analysis.robust import EFFICIENCY, biweight, fence, gross, moderated_variance, pooled_scale, row_mean, unsteady
+from sweep.analysis.robust import (
+    EFFICIENCY,
+    biweight,
+    fence,
+    gross,
+    moderated_variance,
+    pooled_scale,
+    row_mean,
+    unsteady,
+)
 
 
 def test_biweight_costs_about_five_percent_and_ignores_a_half_speed_round() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -37,14 +38,18 @@ class User:
 
     def run(self, *args: str, exit_code: int | None = 0, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """A command to its end, which must come with this exit code (None: any)."""
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "sweep", *args],
             cwd=self.home,
             env=self.environment(),
-            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=timeout_s,
         )
+        self.started.append(process)
+        stdout, stderr = process.communicate(timeout=timeout_s)
+        done = subprocess.CompletedProcess(args, process.returncode, stdout, stderr)
         assert exit_code is None or done.returncode == exit_code, (done.returncode, done.stdout, done.stderr)
         return done
 
@@ -106,9 +111,20 @@ class User:
                 found.append(f"{entry.name} {command[:200]}")
         return found
 
+    def ray_homes(self) -> list[Path]:
+        """Folders of clusters that this user's commands started."""
+        pids = {process.pid for process in self.started}
+        found: list[Path] = []
+        for path in Path("/tmp").glob("sweep-ray-*/owner.json"):
+            with contextlib.suppress(OSError):
+                if json.loads(path.read_text())["pid"] in pids:
+                    found.append(path.parent)
+        return found
+
     def require_clean(self, within_s: float = 10.0) -> None:
         """Nothing of this user runs any more, and no folder of a cluster of theirs is left."""
         wait_for(lambda: not self.left(), within_s, lambda: "\n".join(self.left()))
+        assert self.ray_homes() == []
 
     def end(self) -> None:
         """End what a failed test may have left, by pid."""
@@ -132,8 +148,3 @@ def wait_for(condition: Callable[[], Any], timeout_s: float, said: Callable[[], 
         assert time.monotonic() < deadline, f"waited in vain: {said()}"
         time.sleep(0.03)
     return value
-
-
-def ray_homes() -> set[str]:
-    """Folders of this tool's Ray clusters."""
-    return {str(path) for path in Path("/tmp").glob("sweep-ray-*")}

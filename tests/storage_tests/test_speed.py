@@ -41,7 +41,7 @@ def test_no_query_reads_requests_or_grows_with_the_trials(
     queries.best(store, study.id)
     pareto(store, study.id)
     asked = [statement for statement in statements if statement.startswith("SELECT")]
-    assert len(asked) == 11  # eight of best, three of pareto
+    assert len(asked) == 12  # eight of best, four of pareto
     assert not any("FROM requests" in statement or "JOIN requests" in statement for statement in asked)
 
 

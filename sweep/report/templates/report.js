@@ -6,7 +6,8 @@
   };
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const PRINT_WIDTH = { wide: 660, half: 320 };
-  const PRINT_HEIGHT = 300;
+  const PRINT_HEIGHT = 290;
+  const PRINT_TOP = 64; // room for the legend, for which plotly makes room only a moment later
 
   const paint = (layout, name) => {
     const theme = THEMES[name];
@@ -41,10 +42,11 @@
     const width = holder.closest(".small") ? PRINT_WIDTH.half : PRINT_WIDTH.wide;
     holder.dataset.height = holder.layout.height;
     const height = Math.min(holder.layout.height, PRINT_HEIGHT);
-    Plotly.relayout(holder, { ...paint(holder.layout, "light"), width, height, autosize: false });
+    Plotly.relayout(holder, { ...paint(holder.layout, "light"), width, height, autosize: false,
+      "margin.t": PRINT_TOP });
   }));
   window.addEventListener("afterprint", () => plots.forEach((holder) => {
-    const screen = { width: null, height: Number(holder.dataset.height), autosize: true };
+    const screen = { width: null, height: Number(holder.dataset.height), autosize: true, "margin.t": 12 };
     Plotly.relayout(holder, { ...paint(holder.layout, dark.matches ? "dark" : "light"), ...screen });
   }));
 

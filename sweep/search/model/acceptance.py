@@ -7,9 +7,9 @@ The chance q_j that draft j + 1 is accepted, given that the j before it were, is
 The complementary log-log makes width linear: w independent alternatives of chance p give 1 - (1-p)^w, and correlated
 ones 1 - (1-p)^(w^gamma), gamma < 1. Groups g (algorithm, drafter) deviate from a shared value, so one drafter's
 launches teach the next. A launch's accept histogram gives one observation per depth: a deep chain teaches every
-shallower one. How conditional acceptance shifts with depth between trees is a residual of its own (its load grows with depth), which
-widens the interval of what was only seen in another tree. Without histograms the accept length itself is used,
-linearised about the current estimate.
+shallower one. How conditional acceptance shifts with depth between trees is a residual of its own (its load grows with
+depth), which widens the interval of what was only seen in another tree. Without histograms the accept length itself is
+used, linearised about the current estimate.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Acceptance:
         weight = np.where(alive, after / np.maximum(q, 1e-9) * (1.0 - q) * np.exp(eta) * slope, 0.0) / length[:, None]
         basis = np.einsum("nj,njp->np", weight, rows.basis.reshape(len(index), depth, len(self.prior.mean)))
         loads = np.einsum("nj,njr->nr", weight, rows.loads.reshape(len(index), depth, 2))
-        linear = Rows(basis, loads, table.near[index])
+        linear = Rows(basis, loads, table.near[index], np.arange(len(index), dtype=np.intp))
         return np.log(length), linear, np.log(length) - (weight * raw).sum(1)
 
     def _mean(self, rows: Rows, index: Index, depth: int, at: Conditioned) -> Array:
@@ -118,7 +118,8 @@ class Acceptance:
         per_depth = np.eye(self._max_depth)[np.minimum(depth, self._max_depth - 1)]
         basis = np.concatenate([shared, member, member * j[:, None], member * width[:, None], per_depth], axis=1)
         loads = np.stack([np.ones(len(j)), j / DEPTH_SCALE], axis=1)
-        return Rows(basis, loads, t.near[index])
+        points, at = np.unique(index, return_inverse=True)
+        return Rows(basis, loads, t.near[points], at.astype(np.intp))
 
     def _observed(
         self, index: Index, depth: Index, eta: Array, error: Array, at: Conditioned | None
@@ -129,7 +130,7 @@ class Acceptance:
         if at is None:
             return rows, eta, error
         value, slope = _ceiling(raw)
-        linear = Rows(rows.basis * slope[:, None], rows.loads * slope[:, None], rows.features)
+        linear = Rows(rows.basis * slope[:, None], rows.loads * slope[:, None], rows.features, rows.at)
         return linear, eta - value + slope * raw, error
 
     def _linear_lengths(self, lengths: Sequence[Accepted], at: Conditioned | None) -> tuple[Rows, Array, Array]:
@@ -168,9 +169,10 @@ def _ceiling(eta: Array) -> tuple[Array, Array]:
 
 
 def _join(a: tuple[Rows, Array, Array], b: tuple[Rows, Array, Array]) -> tuple[Rows, Array, Array]:
-    rows = Rows(*(np.concatenate(pair) for pair in zip(_parts(a[0]), _parts(b[0]), strict=True)))
+    rows = Rows(
+        np.concatenate([a[0].basis, b[0].basis]),
+        np.concatenate([a[0].loads, b[0].loads]),
+        np.concatenate([a[0].features, b[0].features]),
+        np.concatenate([a[0].at, b[0].at + len(a[0].features)]),
+    )
     return rows, np.concatenate([a[1], b[1]]), np.concatenate([a[2], b[2]])
-
-
-def _parts(rows: Rows) -> tuple[Array, Array, Array]:
-    return rows.basis, rows.loads, rows.features

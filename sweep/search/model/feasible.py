@@ -22,7 +22,7 @@ def chance(table: Table, ran: Sequence[int], failed: Sequence[int]) -> Array:
         return np.ones(n)
     size = np.stack([np.log2(1.0 + table.verified), np.log2(table.topk), np.log2(1.0 + table.depth)], axis=1)
     basis = np.concatenate([np.ones((n, 1)), size], axis=1)
-    rows = Rows(basis, np.ones((n, 1)), table.near)
+    rows = Rows(basis, np.ones((n, 1)), table.near, np.arange(n, dtype=np.intp))
     prior = Prior(np.array([1.6, -0.1, -0.05, -0.05]), np.array([0.5, 0.25, 0.15, 0.15]) ** 2)
     index: Index = np.array([*ran, *failed], dtype=np.intp)
     label = np.array([1.0] * len(ran) + [-1.0] * len(failed))

@@ -35,8 +35,8 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Table:
-    """Arrays over n configurations. ``depth`` drafts in a row that can be accepted; ``steps`` drafter passes per verify step;
-    ``verified`` draft tokens checked beside the sampled one; ``width`` alternatives per depth, within the budget."""
+    """Arrays over n configurations. ``depth`` drafts in a row that can be accepted; ``steps`` drafter passes per verify
+    step; ``verified`` draft tokens checked beside the sampled one; ``width`` alternatives per depth at most."""
 
     group: Index
     depth: Index

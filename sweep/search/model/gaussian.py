@@ -32,15 +32,17 @@ NEGLIGIBLE = 0.03
 
 @dataclass(frozen=True)
 class Rows:
-    """Linear functionals: ``basis`` (n, p), ``loads`` (n, r) on the residuals, ``features`` (n, k) of the point,
-    of which the first three have main effects and the last is the load."""
+    """Linear functionals: ``basis`` (n, p), ``loads`` (n, r) on the residuals at points ``at`` (n,) of ``features``
+    (m, k), of which the first three have main effects and the last is the load."""
 
     basis: Array
     loads: Array
     features: Array
+    at: Index
 
     def take(self, index: Index | Sequence[int]) -> Rows:
-        return Rows(self.basis[index], self.loads[index], self.features[index])
+        at = self.at[index]
+        return Rows(self.basis[index], self.loads[index], self.features[at], np.arange(len(at), dtype=np.intp))
 
     def __len__(self) -> int:
         return len(self.basis)
@@ -80,20 +82,37 @@ class Prior:
     mean: Array
     var: Array
 
-    def covariance(self, a: Rows, b: Rows, hyper: Hyper) -> Array:
-        residual = correlation(a.features, b.features, hyper.main) * (a.loads @ b.loads.T)
-        return np.asarray((a.basis * self.var) @ b.basis.T + hyper.amplitude**2 * residual)
+    def covariances(self, a: Rows, b: Rows) -> Covariances:
+        """Between rows, for any hyperparameters: the parts that do not depend on them are kept."""
+        return Covariances((a.basis * self.var) @ b.basis.T, a, b)
 
     def variance(self, a: Rows, amplitude: float) -> Array:
         return np.asarray((a.basis**2) @ self.var + amplitude**2 * (a.loads**2).sum(1))
 
 
-class Conditioned:
-    """The posterior under one grid point."""
+class Covariances:
+    """Prior covariance (n, m) between two sets of rows under any grid point."""
 
-    def __init__(self, prior: Prior, rows: Rows, y: Array, scale: Array, hyper: Hyper) -> None:
+    def __init__(self, terms: Array, a: Rows, b: Rows) -> None:
+        self._terms, self._a, self._b = terms, a, b
+        self._residual: dict[float, Array] = {}
+
+    def under(self, hyper: Hyper) -> Array:
+        if hyper.main not in self._residual:
+            points = correlation(self._a.features, self._b.features, hyper.main)
+            spread = points[self._a.at][:, self._b.at]
+            self._residual[hyper.main] = spread * (self._a.loads @ self._b.loads.T)
+        return np.asarray(self._terms + hyper.amplitude**2 * self._residual[hyper.main])
+
+
+class Conditioned:
+    """The posterior under one grid point. ``own``: the rows' covariance with themselves."""
+
+    def __init__(
+        self, prior: Prior, rows: Rows, y: Array, scale: Array, hyper: Hyper, own: Covariances | None = None
+    ) -> None:
         self.prior, self.rows, self.hyper = prior, rows, hyper
-        covariance = prior.covariance(rows, rows, hyper)
+        covariance = (own or prior.covariances(rows, rows)).under(hyper)
         covariance[np.diag_indices(len(rows))] += (hyper.noise * scale) ** 2 + 1e-10
         self._factor = cholesky(covariance, lower=True, check_finite=False)
         innovation = y - rows.basis @ prior.mean
@@ -106,18 +125,22 @@ class Conditioned:
 
     def residual(self, features: Array) -> Array:
         """Posterior mean of each residual process at points of ``features`` (n, k): (n, r)."""
-        weighted = self.rows.loads * self._alpha[:, None]
-        return np.asarray(
-            self.hyper.amplitude**2 * correlation(features, self.rows.features, self.hyper.main) @ weighted
-        )
+        weighted = np.zeros((len(self.rows.features), self.rows.loads.shape[1]))
+        np.add.at(weighted, self.rows.at, self.rows.loads * self._alpha[:, None])
+        near = correlation(features, self.rows.features, self.hyper.main)
+        return np.asarray(self.hyper.amplitude**2 * near @ weighted)
 
     def mean(self, target: Rows) -> Array:
-        return np.asarray(target.basis @ self.terms() + (target.loads * self.residual(target.features)).sum(1))
+        residual = self.residual(target.features)[target.at]
+        return np.asarray(target.basis @ self.terms() + (target.loads * residual).sum(1))
 
-    def whitened(self, target: Rows) -> Array:
-        """(n_observed, n_target): what the observations explain; covariance = prior - W^T W."""
-        cross = self.prior.covariance(self.rows, target, self.hyper)
+    def explained(self, cross: Array) -> Array:
+        """(n_observed, n_target) W of the prior covariance ``cross`` (same shape); posterior = prior - W^T W."""
         return np.asarray(solve_triangular(self._factor, cross, lower=True, check_finite=False))
+
+    def update(self, cross: Array) -> Array:
+        """What the observations add to the mean of targets with this prior covariance to them."""
+        return np.asarray(cross.T @ self._alpha)
 
 
 class Posterior:
@@ -125,7 +148,13 @@ class Posterior:
 
     def __init__(self, parts: Sequence[tuple[float, Conditioned]], target: Rows, offset: Array | float = 0.0) -> None:
         self.target = target
-        self._parts = [(w, c, c.mean(target) + offset, c.whitened(target)) for w, c in parts]
+        prior = parts[0][1].prior
+        cross = prior.covariances(parts[0][1].rows, target)
+        before = target.basis @ prior.mean + offset
+        self._parts = []
+        for weight, part in parts:
+            between = cross.under(part.hyper)
+            self._parts.append((weight, part, before + part.update(between), part.explained(between)))
         self.mean = np.sum([w * m for w, _, m, _ in self._parts], axis=0)
         second = [
             w * (c.prior.variance(target, c.hyper.amplitude) - (v * v).sum(0) + (m - self.mean) ** 2)
@@ -137,8 +166,9 @@ class Posterior:
         """(len(a), len(b)) between targets."""
         out = np.zeros((len(a), len(b)))
         ours, theirs = self.target.take(a), self.target.take(b)
+        between = self._parts[0][1].prior.covariances(ours, theirs)
         for weight, part, mean, white in self._parts:
-            prior = part.prior.covariance(ours, theirs, part.hyper)
+            prior = between.under(part.hyper)
             shift = np.outer(mean[a] - self.mean[a], mean[b] - self.mean[b])
             out += weight * (prior - white[:, a].T @ white[:, b] + shift)
         return out
@@ -146,7 +176,8 @@ class Posterior:
 
 def average(prior: Prior, rows: Rows, y: Array, scale: Array, grid: Sequence[Hyper]) -> list[tuple[float, Conditioned]]:
     """Grid points with their posterior weights, negligible ones dropped, the heaviest first."""
-    parts = [Conditioned(prior, rows, y, scale, hyper) for hyper in grid]
+    own = prior.covariances(rows, rows)
+    parts = [Conditioned(prior, rows, y, scale, hyper, own) for hyper in grid]
     evidence = np.array([part.evidence for part in parts])
     weights = np.exp(evidence - evidence.max())
     weights /= weights.sum()

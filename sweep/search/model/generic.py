@@ -45,4 +45,5 @@ class Generic:
 
     def _rows(self, index: Index) -> Rows:
         basis = np.stack([np.ones(len(index)), self._guide[index]], axis=1)
-        return Rows(basis, np.ones((len(index), 1)), self._table.near[index])
+        at = np.arange(len(index), dtype=np.intp)
+        return Rows(basis, np.ones((len(index), 1)), self._table.near[index], at)

@@ -1,6 +1,8 @@
 """Time of one verify step.
 
-    t(b) = exp(base_b) (1 + exp(draft_b) steps (1 + kappa topk) + exp(verify_b) verified^bend_b) exp(exp(graph) (1 - graphs)) ...
+    t(b) = exp(base_b) (1 + exp(draft_b) steps (1 + kappa topk) + exp(verify_b) verified^bend_b) exp(exp(graph) off)
+
+with off = 1 where CUDA graphs are off.
 
 One drafter pass per step (a wider frontier costs a little more), one pass of the target over the tree, both relative
 to the pass of a single token. Every logarithm is a sum of a shared value, a slope over log b, a deviation per
@@ -68,9 +70,9 @@ class StepTime:
         return Posterior(self._fit, rows, offset)
 
     def _prior(self, base: float) -> Prior:
-        """Drafter pass 6 % of a target pass (factor 2.2 either way), a verified token 0.6 % at b = 1 (factor 2.7),
-        growing as sqrt(b); a frontier node 3 % of a drafter pass; graphs off costs a factor 1.5 (1.3 to 1.8 either way),
-        never less than nothing: a graph only removes launch overhead."""
+        """Drafter pass 6 % of a target pass (factor 2.2 either way); a verified token 0.6 % at b = 1 (factor 2.7),
+        growing as sqrt(b), with a power near 1; a frontier node 3 % of a drafter pass; graphs off costs a factor 1.5
+        (1.3 to 1.8) and never less than nothing, since a graph only removes launch overhead."""
         levels, groups, extras = len(self._log_b), self._groups, self._table.extras.shape[1]
         spread = 1.0 if levels > 1 else 0.0
         terms = [
@@ -124,4 +126,4 @@ class StepTime:
         )
         value = base @ at[: cut[0]] + np.log(total) + off[:, 0] * penalty + tail @ at[cut[3] + 2 :]
         near = np.concatenate([t.near[index, :-1], log_b / np.log(8.0)], axis=1)
-        return Rows(basis, np.ones((n, 1)), near), value - basis @ at
+        return Rows(basis, np.ones((n, 1)), near, np.arange(n, dtype=np.intp)), value - basis @ at

@@ -1,0 +1,91 @@
+"""Same output: near-ties are no difference, unlikely tokens are; judged against what the baseline shows of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweep.model import BlockResult, ClientHealth, RequestRecord, Stage
+from sweep.outputs import NEAR_TIE_NAT, OutputCheck, parting
+from sweep.reports import TokenAnswer
+
+HEALTH = ClientHealth(0.0, 0.0, 0.0, 0)
+
+
+def block(texts: dict[str, tuple[int, ...]], *, concurrency: int = 1, prompts: str = "p") -> BlockResult:
+    rows = tuple(
+        RequestRecord(i, name, "code", 0.0, 0.1, 1.0, output_tokens=len(ids), output_ids=ids)
+        for i, (name, ids) in enumerate(texts.items())
+    )
+    return BlockResult(Stage.SEARCH, concurrency, 0, prompts, 0.0, 1.0, rows, HEALTH)
+
+
+BASE = {f"q{i}": (1, 2, 3, 4) for i in range(10)}
+
+
+def judged(other: dict[str, tuple[int, ...]], logprobs: dict[int, float], base_again=BASE):
+    """A candidate with the texts ``other`` between two baselines, of which the second gives ``logprobs``."""
+    check = OutputCheck()
+    first, last = [block(BASE)], [block(base_again)]
+    assert check.questions("h", first) == []
+    assert check.answered("h", first, []) == []
+    check.candidate("h", 7, [block(other)])
+    asked = check.questions("h", last)
+    found = check.answered("h", last, [TokenAnswer(question, logprobs) for question in asked])
+    assert check.questions("h", [block(base_again)]) == []  # nothing is asked twice
+    return asked, found
+
+
+def test_where_texts_part():
+    assert parting((1, 2), (1, 2)) is None
+    assert parting((1, 2, 3), (1, 9, 3)) == 1
+    assert parting((1, 2), (1, 2, 3)) == 2
+
+
+def test_equal_texts_need_no_question():
+    asked, (found,) = judged(BASE, {})
+    assert asked == []
+    assert not found.differs
+    assert found.detail["same"] == 10
+
+
+def test_a_near_tie_is_no_difference():
+    asked, (found,) = judged(BASE | {"q3": (1, 2, 9, 9)}, {3: -0.70, 9: -0.70 - NEAR_TIE_NAT})
+    (question,) = asked
+    assert (question.prompt_id, question.prefix, question.candidates) == ("q3", (1, 2), (3, 9))
+    assert not found.differs
+    assert (found.detail["near_ties"], found.detail["differences"]) == (1, 0)
+    assert found.detail["largest_near_tie_nat"] == pytest.approx(NEAR_TIE_NAT)
+
+
+@pytest.mark.parametrize("logprobs", [{3: -0.1, 9: -0.1 - NEAR_TIE_NAT - 0.01}, {3: -0.1, 5: -3.0}])
+def test_an_unlikely_token_is_a_difference(logprobs):
+    _, (found,) = judged(BASE | {"q3": (1, 2, 9, 9)}, logprobs)
+    assert found.differs  # 1 of 10 is above the 5 % allowed
+    assert found.trial == 7
+    assert "prompt q3, token 2" in found.evidence
+    assert found.detail["share"] == pytest.approx(0.1)
+
+
+def test_what_the_baseline_does_to_itself_is_allowed():
+    again = BASE | {"q1": (1, 2, 8, 4), "q2": (1, 2, 8, 4)}
+    _, (found,) = judged(BASE | {"q3": (1, 2, 9, 9)}, {3: -0.1}, base_again=again)
+    assert found.detail["baseline_share"] == pytest.approx(0.2)
+    assert not found.differs
+
+
+def test_no_answer_and_an_early_end_stay_unclear():
+    _, (found,) = judged(BASE | {"q3": (1, 2, 9, 9), "q4": (1, 2)}, {})
+    assert found.detail["unclear"] == 2
+    assert not found.differs
+
+
+def test_other_prompts_hosts_and_loads_are_not_compared():
+    check = OutputCheck()
+    check.answered("h", [block(BASE)], [])
+    for host, other in (
+        ("h", block({"q3": (9,)}, prompts="other")),
+        ("elsewhere", block({"q3": (9,)})),
+        ("h", block({"q3": (9,)}, concurrency=4)),
+    ):
+        check.candidate(host, 1, [other])
+    assert check.questions("h", [block(BASE)]) == []

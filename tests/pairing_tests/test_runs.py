@@ -1,0 +1,69 @@
+"""Pairing, re-queueing, gates and outputs through whole studies on simulated servers."""
+
+from __future__ import annotations
+
+from sweep.model import Role
+
+ONE = ("space.num_steps=[3]", "space.num_draft_tokens=[4]")
+# Long enough for every answer to pass the place where a near-tie or a wrong token lies.
+LONG = ("workload.repeats=1", "workload.max_tokens=84", "workload.ignore_eos=true")
+
+
+def order(lab, study) -> str:
+    """The launches of a study in order: B for a baseline, the trial's number for a candidate."""
+    return "".join("B" if x.role is Role.BASELINE else str(x.trial) for x in lab.store.launches(study.id))
+
+
+def test_alternate_search_relaunches_in_abba_and_near_ties_are_no_difference(lab):
+    study = lab.run(*ONE, "measurement.pairing=alternate", *LONG, profile={"near_ties": 1.0})
+    assert order(lab, study) == "B00B"
+    pairs = [launch.pair for launch in lab.store.launches(study.id)]
+    assert pairs == [None, 1, 1, 1]
+    (row,) = lab.best(study)["best"]
+    assert row["gain"]["basis"] == "alternate"
+    assert row["gain"]["stage"] == "search"
+    assert "output_differs" not in row["flags"]
+    details = [event.detail for event in lab.store.events(study.id, kind="outputs")]
+    assert [d["trial"] for d in details] == [0, 0]
+    for detail in details:
+        # every answer leaves the baseline's, at places where both tokens are likely
+        assert (detail["same"], detail["near_ties"], detail["differences"]) == (0, 4, 0)
+        assert 0 < detail["largest_near_tie_nat"] < 0.1
+
+
+def test_wrong_output_is_flagged_with_its_evidence(lab):
+    study = lab.run(*ONE, *LONG, profile={"failures": [{"kind": "wrong_output"}]})
+    (row,) = lab.best(study)["best"]
+    assert "output_differs" in row["flags"]
+    shown = lab.show(study, 0)
+    assert "4 of 4 greedy answers" in shown["flag_evidence"]["output_differs"]
+    (event,) = lab.store.events(study.id, kind="outputs")
+    assert event.detail["differs"]
+    assert event.detail["share"] == 1.0
+    assert row["gain"]["basis"] == "bracketed"
+
+
+def test_a_step_between_the_brackets_queues_the_trial_again(lab, monkeypatch):
+    # Servers started after the second baseline run at two thirds of the speed: the host's clock of drift is moved on.
+    step = {"effects": {"drift": {"kind": "step", "at_s": 1e6, "factor": 1.5}}}
+    heard = lab.heard.on_event
+
+    def on_event(event):
+        heard(event)
+        if event["kind"] == "finished" and len(lab.kinds("finished")) == 2:
+            (epoch,) = lab.folder.glob("host/**/drift_epoch")
+            epoch.write_text(repr(float(epoch.read_text()) - 2e6))
+
+    monkeypatch.setattr(lab.heard, "on_event", on_event)
+    calibrated = ("measurement.calibrate_launches=2", "measurement.max_attempts=2", "measurement.tolerance=0.2")
+    study = lab.run(*ONE, "workload.repeats=1", *calibrated, profile=step)
+    (again,) = lab.kinds("requeued")
+    assert again["trial"] == 0
+    assert "the baselines before and after it on gpu differ by -3" in again["reason"]
+    assert order(lab, study) == "BB0B0B"
+    trial = lab.show(study, 0)
+    assert trial["attempt"] == 2
+    assert "not_comparable" not in trial["flags"]
+    # Only the second launch is compared, against baselines that ran as slowly as it did.
+    (row,) = lab.best(study)["best"]
+    assert row["gain"]["estimate"] > 0
