@@ -117,3 +117,40 @@ def revision(store: Store, study_id: int) -> str:
     with store.database.read() as connection:
         state, event, at = connection.execute(sa.select(studies.state, last, made).where(studies.id == study_id)).one()
     return f"{state}-{event}-{at}"
+
+
+def acceptance(store: Store, study_id: int, number: int) -> list[tuple[int, str, int, int, tuple[int, ...]]]:
+    """(concurrency, prompt category, verify steps, accepted drafts, histogram) of every successful request of a trial's
+    valid blocks that carries accept counters; ``histogram[j]`` counts verify steps that accepted j drafts."""
+    requests, blocks, launches, trials = schema.requests.c, schema.blocks.c, schema.launches.c, schema.trials.c
+    query = (
+        sa.select(
+            blocks.concurrency,
+            requests.category,
+            requests.verify_steps,
+            requests.correct_drafts,
+            requests.accept_histogram,
+        )
+        .join(schema.blocks, blocks.id == requests.block_id)
+        .join(schema.launches, launches.id == blocks.launch_id)
+        .join(schema.trials, trials.id == launches.trial_id)
+        .where(
+            launches.study_id == study_id,
+            trials.number == number,
+            blocks.invalid.is_(None),
+            requests.error.is_(None),
+            requests.verify_steps > 0,
+        )
+        .order_by(requests.id)
+    )
+    with store.database.read() as connection:
+        return [
+            (
+                row.concurrency,
+                row.category,
+                row.verify_steps,
+                row.correct_drafts or 0,
+                tuple(row.accept_histogram or ()),
+            )
+            for row in connection.execute(query)
+        ]

@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "show": ("sweep.cli.query", "show", "One trial with its launches, blocks and evidence."),
     "logs": ("sweep.cli.query", "logs", "A trial's server log."),
     "command": ("sweep.cli.query", "command", "The exact launch command of a trial, quoted."),
-    "export": ("sweep.cli.query", "export", "Write a study as csv, json or parquet."),
+    "export": ("sweep.cli.export", "export", "Write a study as tables, for Optuna, or its winner as manifests."),
     "report": ("sweep.cli.report", "report", "Write a study as one HTML page or as Markdown."),
     "ui": ("sweep.cli.report", "ui", "Serve a study's report on this machine while it runs."),
     "compare": ("sweep.cli.compare", "compare", "What got better or worse between two studies."),

@@ -1,8 +1,7 @@
-"""best, pareto, show, logs, command, export, rm: reading what a study measured. Nothing here touches a host."""
+"""best, pareto, show, logs, command, rm: reading what a study measured. Nothing here touches a host."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -180,25 +179,6 @@ def command(trial: int, study: str | None, db_url: str, as_json: bool) -> None:
     if answer["simulated"]:
         click.echo("# SIMULATED: starts a simulated server, not an inference engine")
     click.echo(answer["command"])
-
-
-@click.command()
-@study_argument
-@click.option("--format", "kind", type=click.Choice(["csv", "json", "parquet"]), default="csv", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="New folder (json: new file).")
-@db_option
-@json_option
-def export(study: str | None, kind: str, output: Path, db_url: str, as_json: bool) -> None:
-    """Write STUDY's trials, blocks, requests and gains: a folder of CSV or Parquet tables, or one JSON file."""
-    from storage.export import export as write
-
-    with open_store(db_url) as store:
-        answer = write(store, store.study(study), kind, output)
-    if as_json:
-        print_json(answer)
-        return
-    render.banner(answer)
-    click.echo(f"{output}: " + ", ".join(f"{count} {name}" for name, count in answer["rows"].items()))
 
 
 @click.command()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from search_spaces.space import SearchSpace
 from storage.records import StudyRow, TrialRow
 from sweep.config import StudySpec, plain_env
 from sweep.config.fields import SECRET_REFERENCE
@@ -57,7 +58,7 @@ def serving(study: StudyRow, trial: TrialRow | None, *, host: str = "127.0.0.1")
     """
     spec = read_spec(study)
     arm = ArmConfig()
-    version = spec.engine_version or ""
+    version = spec.engine_version or SearchSpace.from_spec(spec, allow_empty=True).version
     if trial is not None:
         arm = trial.effective.config if trial.effective is not None else trial.config
         if trial.effective is not None and trial.effective.version:

@@ -1,4 +1,4 @@
-"""A controller as a process of its own, to be killed: `python controller.py {start,resume} DB SPACE [option=value ...]`.
+"""A controller as a process of its own, to be killed: `python controller.py {start,resume} DB SPACE [key=value ...]`.
 
 Everything is the product's but Ray: owners live in this process, since a Ray of its own for every fault would take most
 of the time (what Ray adds has its tests in test_ray.py). Options: ``kill=WHEN:WHAT[:NTH]`` kills this process with
@@ -26,6 +26,11 @@ from sweep.pool import InlinePool, RayPool
 # Whether this machine is busy is no question here, and these blocks are too small to be judged by.
 health.LAG_P50_LIMIT_S = health.LAG_P99_LIMIT_S = 60.0
 health.CPU_SHARE_LIMIT = 10.0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def die() -> None:
@@ -83,7 +88,7 @@ class Echo:
         return None
 
     def on_event(self, event: Any) -> None:
-        print({key: value for key, value in event.items() if key != "at"}, flush=True)
+        say(str({key: value for key, value in event.items() if key != "at"}))
 
 
 def main(command: str, db: str, space: str, *pairs: str) -> int:
@@ -108,9 +113,9 @@ def main(command: str, db: str, space: str, *pairs: str) -> int:
                     kill_in_store(store, when, what, due)
             state = session.run(store, study, spec, lambda books, settings: Echo(), pool)
     except SweepError as error:
-        print(f"{type(error).__name__}: {error}", flush=True)
+        say(f"{type(error).__name__}: {error}")
         return error.exit_code
-    print(f"state: {state}", flush=True)
+    say(f"state: {state}")
     return 0 if state == "finished" else 130
 
 

@@ -68,15 +68,20 @@ def test_throughput_of_what_was_never_launched(space, truths, arm):
 
 
 def test_concurrency_levels_share_strength(space, truths, arm):
-    seen = [arm(7, 1, 8), arm(4, 8, 32), arm(2, 4, 8)]
-    alone = fit(space, truths(levels=(16,)), seen).step_time(16)
-    both = fit(space, truths(levels=(1, 4, 16)), seen).step_time(16)
-    assert both.var.mean() < alone.var.mean()
+    both, one = truths(levels=(1, 16)), truths(levels=(1,))
+    rows = [both.told(c, i) for i, c in enumerate([arm(7, 1, 8), arm(4, 8, 32)])]
+    more = [*rows, *(one.told(c, 5 + i) for i, c in enumerate([arm(2, 4, 8), arm(2, 4, 8, graph=False)]))]
+    few, many = (CostModel(space.candidates, both.objectives, r).step_time(16) for r in (rows, more))
+    index = CostModel(space.candidates, both.objectives, rows).index
+    for config in (arm(2, 4, 8), arm(3, 4, 8), arm(5, 4, 16, graph=False)):
+        assert many.var[index[config]] < 0.9 * few.var[index[config]]
 
 
 def test_measurements_that_contradict_the_form_are_kept_and_reported(space, truths, arm):
     truth = truths()
-    seen = [arm(s, k, d) for s, k, d in ((7, 1, 8), (4, 8, 32), (2, 4, 8), (3, 4, 16), (5, 4, 16), (6, 2, 8), (3, 2, 4))]
+    seen = [
+        arm(s, k, d) for s, k, d in ((7, 1, 8), (4, 8, 32), (2, 4, 8), (3, 4, 16), (5, 4, 16), (6, 2, 8), (3, 2, 4))
+    ]
     rows = [truth.told(c, i) for i, c in enumerate(seen)]
 
     def scaled(told: Told, factor: float) -> Told:

@@ -67,8 +67,11 @@ def why(model: CostModel, chosen: int, explores: bool) -> str:
     step = model.step_time(level).var[chosen]
     tree = model.configs[chosen]
     unsure = "step time" if step >= length else "acceptance"
-    where = f"{tree.num_draft_tokens} draft tokens" if unsure == "step time" else f"depth {tree.num_steps}"
-    text = f"uncertain {unsure} at {where} (± {np.sqrt(max(step, length)):.1%})"
+    where = {"step time": (tree.num_draft_tokens, "{} draft tokens"), "acceptance": (tree.num_steps, "depth {}")}[
+        unsure
+    ]
+    at = f" at {where[1].format(where[0])}" if where[0] is not None else ""
+    text = f"uncertain {unsure}{at} (± {np.sqrt(max(step, length)):.1%})"
     if model.measured:
         best = max(model.measured, key=lambda i: (outlook.mean[i], -i))
         gain = float(np.expm1(outlook.mean[chosen] - outlook.mean[best]))

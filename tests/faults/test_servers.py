@@ -1,0 +1,68 @@
+"""Servers that misbehave in the middle of a study: the verdict is theirs alone, and nothing of them is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from faults_helpers import EXPECTED, Lab, changed, failing
+
+# Limits short enough for a test; what is healthy logs or answers far more often.
+IMPATIENT = {"measurement": {"stall_timeout_s": 6.0, "max_attempts": 2}}
+
+
+def study(lab: Lab, kind: str, *, steps: int | None = 3, **more: Any) -> None:
+    lab.write(changed(IMPATIENT, failing(kind, steps=steps, **more)))
+    lab.run("start")
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "more"),
+    [
+        ("ignore_term", 3, {}),
+        ("fork_away", None, {}),
+        ("escape_session", None, {}),
+        ("close_stdout", 3, {}),
+        ("log_flood", 3, {"mb": 200}),
+        ("slow_jit", 3, {"seconds": 9.0}),  # longer than the limit, and said so in the log: not a hang
+    ],
+)
+def test_measured_all_the_same(lab: Lab, kind: str, steps: int | None, more: dict[str, Any]) -> None:
+    study(lab, kind, steps=steps, **more)
+    lab.check(lab.blocks())
+    assert lab.query("SELECT count(*) FROM launches WHERE verdict != 'complete'") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "verdict", "reason"),
+    [
+        ("no_newline", {}, "launch_timeout", "no_progress"),
+        ("hang_at_capture", {}, "launch_timeout", "no_progress"),
+        ("oom_at_capture", {}, "launch_oom", "gpu_oom"),
+        ("exit_at_start", {}, "crashed", "unknown"),
+        ("crash_after_tokens", {"tokens": 1}, "crashed", "cuda_illegal_access"),
+        ("no_tokens", {}, "hung", "no_tokens"),
+        ("stall", {"after_tokens": 5}, "hung", "no_tokens"),
+        ("http_500", {}, "measurement_invalid", "requests_failed"),
+        ("truncated_json", {"after_tokens": 5}, "measurement_invalid", "requests_failed"),
+        ("reset", {"after_tokens": 5}, "measurement_invalid", "requests_failed"),
+        ("garbage_sse", {"after_tokens": 5}, "measurement_invalid", "requests_failed"),
+    ],
+)
+def test_the_arm_fails_alone(lab: Lab, kind: str, more: dict[str, Any], verdict: str, reason: str) -> None:
+    study(lab, kind, **more)
+    lab.check(lab.blocks(), {(1, "complete"), (3, verdict)})
+    assert {found[:2] for found in lab.verdicts(3)} == {(verdict, reason)}
+    assert all(evidence for _, _, evidence in lab.verdicts(3))
+
+
+def test_a_crash_once_is_tried_again(lab: Lab) -> None:
+    study(lab, "crash_after_tokens", tokens=30, times=1)
+    lab.check(lab.blocks(), EXPECTED)
+    assert [found[0] for found in lab.verdicts(3)] == ["crashed", "complete"]
+
+
+def test_a_stream_that_stalls_in_a_block(lab: Lab) -> None:
+    """Probe and warm-up went well; then the server is healthy and says nothing more."""
+    study(lab, "crash_after_tokens", steps=99, tokens=1)  # no arm has 99 steps: all is well
+    lab.check(lab.blocks(), EXPECTED)
