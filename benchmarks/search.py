@@ -30,7 +30,8 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from search_families import FAMILIES, Problem
+from search_families import FAMILIES
+from search_problem import Problem
 
 from sweep.model import ArmConfig
 from sweep.search.proposer import Proposer

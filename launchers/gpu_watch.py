@@ -46,6 +46,13 @@ class GpuWatch:
         uuids = {gpu.uuid for gpu in gpus if gpu.index in wanted}
         return tuple(p for p in processes if p.gpu_uuid in uuids and not p.ours)
 
+    def room(self, wanted: Collection[int]) -> tuple[int, int]:
+        """(most MiB that processes of ours hold on one of the GPUs, by pid; least MiB free on one of them)."""
+        gpus, processes, _ = self.ask()
+        mine = [gpu for gpu in gpus if gpu.index in wanted]
+        held = [sum(p.memory_mib for p in processes if p.ours and p.gpu_uuid == gpu.uuid) for gpu in mine]
+        return max(held, default=0), min((gpu.memory_total_mib - gpu.memory_used_mib for gpu in mine), default=0)
+
     def freed(self, server: RunningServer, pids: Collection[int], *, shared: bool) -> tuple[tuple[int, ...], int]:
         """Wait until a server that has ended has given its GPUs back, for MEMORY_WAIT_S at most.
 

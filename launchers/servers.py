@@ -243,7 +243,8 @@ class HostServers:
         """A sampler for these GPUs; nothing is asked where there are none."""
         return self._gpus.telemetry(gpus, interval_s)
 
-    # -- what is there
+    def room(self, gpus: Collection[int]) -> tuple[int, int]:
+        return self._gpus.room(gpus)
 
     def ps(self) -> tuple[Found, ...]:
         """What of ours runs on the host, by record and by marker."""

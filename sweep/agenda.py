@@ -71,6 +71,11 @@ class HostAgenda:
         """The closing bracket: due when something was measured after the last baseline."""
         return Job(BASELINE, Role.BASELINE, Stage.SEARCH, pair=self.pair) if self.since_baseline else None
 
+    def paired(self, now: float) -> None:
+        """The candidate just measured ran beside a baseline: there is nothing to close."""
+        self.since_baseline = 0
+        self.baseline_at = now
+
     def done(self, job: Job, now: float, *, measured: bool) -> None:
         """Book a finished launch. A baseline that could not be measured stays due."""
         if job.role is Role.BASELINE and measured:

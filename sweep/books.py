@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from storage.records import GainRow, TrialRow, TrialState
@@ -295,12 +296,8 @@ class Books:
         have fewer than ``launches`` confirming launches (a confirm stage may have been cut short)."""
         if self.analysis is None:
             return []
-        order: list[int] = []
-        rankings = [self.analysis.ranking.get(objective.key, ()) for objective in self._objectives]
-        for place in range(max((len(ranking) for ranking in rankings), default=0)):
-            for ranking in rankings:
-                if place < len(ranking) and ranking[place].trial not in order:
-                    order.append(ranking[place].trial)
+        lists = [self.analysis.to_confirm(objective, len(self._trials)) for objective in self._objectives]
+        order = dict.fromkeys(n for row in zip_longest(*lists) for n in row if n is not None)
         chosen = [n for n in order if all(v <= 0 for v in self._trials[n].constraints.values())][:top]
         done = Counter(m.trial for m in self._measured if m.stage is Stage.CONFIRM)
         return [(n, self._trials[n].config) for n in chosen if self._trials[n].host == host and done[n] < launches]

@@ -57,6 +57,13 @@ def requests_failed(phase: Phase, error: str) -> Diagnosis:
     )
 
 
+def neighbour_ended(phase: Phase, evidence: str) -> Diagnosis:
+    """Of a server whose partner on the same GPUs ended: what it measured alone is no pair."""
+    return Diagnosis(
+        Verdict.CANCELLED, phase, "neighbour_ended", evidence, "It is measured again with the next pair.", Retry.LATER
+    )
+
+
 def mismatch(effective: Effective, log_path: str) -> Diagnosis:
     wrong = [d for d in effective.differences if d.rule is None]
     text = "; ".join(f"{d.key}: asked {d.asked!r}, runs {d.effective!r}" for d in wrong)

@@ -207,17 +207,17 @@ class Launcher:
         if live.job.arm.speculative and (forced := live.asked.env.get(FORCED_ACCEPT_LENGTH)):
             live.flags[Flag.FORCED_ACCEPT_LENGTH] = f"{FORCED_ACCEPT_LENGTH}={forced}: gains are not the drafter's"
         await self._probe(live.row, live.name, plan.probe_prompts, speculative=live.job.arm.speculative)
-        _raise_if(await self._ask("warm_up", live.name, plan.warm))
+        _raise_if(await self.ask("warm_up", live.name, plan.warm))
 
     async def question(self, live: Live, plan: LaunchPlan) -> None:
         """Ask the server what the plan wants to know of it; an answer that does not come is no failure."""
         asked = tuple(plan.questions(live.blocks)) if plan.questions is not None else ()
         if asked:
-            live.answers = await self._ask("next_tokens", live.name, plan.blocks[0], asked)
+            live.answers = await self.ask("next_tokens", live.name, plan.blocks[0], asked)
 
     async def _start(self, row: int, request: LaunchRequest) -> LaunchReport:
         self.note("launch", {"launch": row, "arm": request.arm.label()})
-        report: LaunchReport = await self._ask("launch", request)
+        report: LaunchReport = await self.ask("launch", request)
         self.store.launch_started(row, report)
         if report.ready:
             self.store.launch_ready(row, report)
@@ -226,7 +226,7 @@ class Launcher:
     async def _probe(self, row: int, name: str, prompts: Sequence[Prompt], *, speculative: bool) -> None:
         if not speculative:
             return
-        report: ProbeReport = await self._ask("probe", name, tuple(prompts))
+        report: ProbeReport = await self.ask("probe", name, tuple(prompts))
         self.store.launch_probed(row, report.accept_length, report.verify_steps, report.histogram)
         _raise_if(report.diagnosis)
 
@@ -235,7 +235,7 @@ class Launcher:
         row = live.row
         self.note("block", {"launch": row, "concurrency": spec.concurrency, "round": spec.round})
         for attempt in range(BLOCK_ATTEMPTS):
-            report: BlockReport = await self._ask("measure", live.name, spec)
+            report: BlockReport = await self.ask("measure", live.name, spec)
             if report.block is not None:
                 self.store.add_block(row, report.block, slo=self.slo)
                 if report.block.invalid is None and report.diagnosis is None:
@@ -258,7 +258,8 @@ class Launcher:
             )
         )
 
-    async def _ask(self, method: str, *args: Any) -> Any:
+    async def ask(self, method: str, *args: Any) -> Any:
+        """A call of the host's owner; raises :class:`Ended` where the host is lost."""
         answer = await self.call(method, *args)
         if isinstance(answer, HostLost):
             raise Ended(

@@ -39,6 +39,7 @@ from sweep.readiness import LogFollower, wait_ready
 from sweep.registry import ENGINES, HOSTS, load
 from sweep.reports import (
     BlockReport,
+    GpuRoom,
     LaunchReport,
     LaunchRequest,
     OwnerSettings,
@@ -274,6 +275,13 @@ class HostOwner:
             # Answers that are merely wrong are the block's own affair: it is invalid where they are too many.
             return BlockReport(block, None if found.reason == "requests_failed" else found)
         return BlockReport(block)
+
+    def room(self, launch_id: str) -> GpuRoom:
+        """Memory on this server's GPUs: what our processes hold of it, and what is left for a second server."""
+        try:
+            return GpuRoom(*self._servers.room(self._running[launch_id].request.gpus))
+        except HostError as error:
+            return GpuRoom(0, 0, str(error))
 
     def next_tokens(
         self, launch_id: str, spec: BlockSpec, questions: tuple[TokenQuestion, ...]

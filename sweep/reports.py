@@ -124,3 +124,12 @@ class TokenAnswer:
 
     question: TokenQuestion
     logprobs: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRoom:
+    """MiB on the fullest GPU of a server: ``held`` by our processes, ``free`` for others; ``error``: why not known."""
+
+    held: int
+    free: int
+    error: str | None = None

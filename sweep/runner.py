@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from storage.records import HostState as HostRowState
 from storage.store import Store
-from sweep.agenda import HostAgenda, Job, confirm_jobs
+from sweep.agenda import Job, confirm_jobs
 from sweep.books import Books
-from sweep.launching import Launcher, LaunchOutcome, LaunchPlan
+from sweep.hostwork import HostState, HostWork
+from sweep.launching import LaunchOutcome, LaunchPlan
 from sweep.metrics import Slo
-from sweep.model import ArmConfig, Diagnosis, Flag, Role, Stage, Verdict
+from sweep.model import ArmConfig, Diagnosis, Role, Stage, Verdict
 from sweep.outputs import OutputCheck
 from sweep.pool import HostLost, Pool
 from sweep.reports import LaunchRequest, OwnerSettings, Prepared
@@ -43,21 +43,6 @@ class RunSettings:
 
 
 @dataclass(slots=True)
-class HostState:
-    """One host during a run."""
-
-    name: str
-    settings: OwnerSettings
-    agenda: HostAgenda
-    gpus: tuple[int, ...]
-    strikes: int = 0
-    aside: str | None = None  # why the host is not used any more
-    launch: int | None = None  # the row of the launch under way
-    phase: str | None = None  # the phase last written to that row
-    pairs: int = 0
-
-
-@dataclass(slots=True)
 class Runner:
     """Runs one study over its hosts. ``plans`` gives the launch plan per stage, ``request`` a launch request."""
 
@@ -72,8 +57,14 @@ class Runner:
     listener: Listener
     outputs: OutputCheck | None = None  # None: outputs are not comparable (sampling, no token ids)
     slo: Slo | None = None
+    _hostwork: HostWork = field(init=False)
     _stopping: str | None = None
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def __post_init__(self) -> None:
+        self._hostwork = HostWork(
+            self.store, self.books, self.pool, self.plans, self.request, self._event, self.outputs, self.slo
+        )
 
     # ------------------------------------------------------------------ whole
 
@@ -182,6 +173,9 @@ class Runner:
     # ------------------------------------------------------------------ search
 
     async def _search(self, host: HostState) -> None:
+        if host.resident and not host.checked and not self._over(host):
+            for job, outcome in await self._hostwork.check_neighbour(host):
+                await self._book(host, job, outcome)
         while not self._over(host):
             reference = host.agenda.reference(time.time())
             jobs = [reference] if reference is not None else await self._candidate(host)
@@ -201,7 +195,10 @@ class Runner:
                 if job.trial is not None:
                     self.books.hand_back(job.trial, self._stopping or host.aside or "")
                 return
-            outcome = await self._launch(host, job)
+            if host.resident and job.role is Role.CANDIDATE:
+                await self._pair(host, job)
+                continue
+            outcome = await self._hostwork.launch(host, job)
             await self._book(host, job, outcome)
             if outcome.diagnosis is not None:
                 return
@@ -232,12 +229,11 @@ class Runner:
         top = self.books.to_confirm(host.name, self.settings.confirm_top, launches)
         if not top or launches == 0 or self._over(host):
             return
-        host.pairs += 1
         pair = self.books.next_pair()
         for job in confirm_jobs(top, launches, pair):
             if self._over(host):
                 return
-            outcome = await self._launch(host, job)
+            outcome = await self._hostwork.launch(host, job)
             self.books.add_launch(outcome)
             self._event("launched", host=host.name, stage="confirm", arm=job.arm.label(), diagnosis=outcome.diagnosis)
             await self._judge_host(host, outcome)
@@ -245,30 +241,18 @@ class Runner:
 
     # ------------------------------------------------------------------ one launch
 
-    async def _launch(self, host: HostState, job: Job) -> LaunchOutcome:
-        def note(kind: str, more: dict[str, Any]) -> None:
-            if kind == "launch":
-                host.launch, host.phase = more["launch"], None
-                self.store.set_host_state(self.books.study_id, host.name, HostRowState.BUSY)
-            self._event(kind, host=host.name, trial=job.trial, stage=job.stage, **more)
-
-        async def call(method: str, *args: Any) -> Any:
-            return await self.pool.call(host.name, method, *args)
-
-        launcher = Launcher(self.store, self.books.study_id, host.name, call, note, self.slo)
-        make = self.request(job.arm, host.gpus)
-
-        def request(row: str) -> LaunchRequest:
-            return make(f"{self.books.study_uid}-{row}")
-
-        plan = self.plans[job.stage]
-        if job.role is Role.BASELINE and self.outputs is not None:
-            plan = replace(plan, questions=partial(self.outputs.questions, host.name))
-        outcome = await launcher.run(job, request, plan)
-        self._compare_outputs(host, job, outcome)
-        host.launch = None
-        self.store.set_host_state(self.books.study_id, host.name, HostRowState.IDLE, outcome.unclean)
-        return outcome
+    async def _pair(self, host: HostState, job: Job) -> None:
+        """A candidate beside its baseline; launched alone where the GPUs turn out not to hold both."""
+        assert job.trial is not None
+        base, out = await self._hostwork.pair(host, job)
+        await self._book(host, base, out.baseline)
+        if out.candidate is not None:
+            await self._book(host, job, out.candidate)
+            host.agenda.paired(time.time())
+        elif out.refused is not None and self._stopping is None and host.aside is None:
+            await self._book(host, job, await self._hostwork.launch(host, job))
+        else:
+            self.books.hand_back(job.trial, self._stopping or host.aside or "the baseline beside it ended")
 
     async def _book(self, host: HostState, job: Job, outcome: LaunchOutcome) -> None:
         """Rows first, then the sampler's view, then whoever waits for work."""
@@ -289,19 +273,6 @@ class Runner:
         await self._judge_host(host, outcome)
         async with self._changed:
             self._changed.notify_all()
-
-    def _compare_outputs(self, host: HostState, job: Job, outcome: LaunchOutcome) -> None:
-        """Same output: kept in memory until a baseline has answered, then stored as an event and a flag."""
-        if self.outputs is None or outcome.diagnosis is not None:
-            return
-        blocks = outcome.measured.blocks
-        if job.trial is not None:
-            self.outputs.candidate(host.name, job.trial, blocks)
-        elif job.role is Role.BASELINE:
-            for found in self.outputs.answered(host.name, blocks, outcome.answers):
-                self._event("outputs", host=host.name, **found.detail)
-                if found.differs:
-                    self.books.flag(found.trial, Flag.OUTPUT_DIFFERS, found.evidence)
 
     def _measure_again(self, host: HostState, job: Job) -> None:
         """What the analysis asks for: trials whose brackets disagree are queued again, a baseline that cannot be right

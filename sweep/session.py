@@ -30,16 +30,17 @@ from sweep.books import Books
 from sweep.config import Host, StudySpec, plain_env, secret_env
 from sweep.controller import controlled
 from sweep.errors import BusyError
+from sweep.hostwork import HostState
 from sweep.launching import LaunchPlan
 from sweep.metrics import Slo
-from sweep.model import ArmConfig, BlockSpec, Prompt, Role, Stage
+from sweep.model import ArmConfig, Basis, BlockSpec, Prompt, Role, Stage
 from sweep.outputs import OutputCheck
 from sweep.pins import added_pins, server_args
 from sweep.pool import Pool, RayPool
 from sweep.readiness import Deadlines
 from sweep.registry import HOST_SETTINGS, load
 from sweep.reports import LaunchRequest, OwnerSettings
-from sweep.runner import HostState, Runner, RunSettings
+from sweep.runner import Runner, RunSettings
 from sweep.seams import Listener
 from sweep.search.proposer import Proposer
 from sweep.search.view import SpaceView
@@ -273,6 +274,7 @@ def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -
     if spec.measurement.engine_default and all(launch.role is not Role.ENGINE_DEFAULT for launch in measured):
         default = engine_default_arm(spec.space.algorithm, list(spec.drafters), known)
     states: dict[str, HostState] = {}
+    resident = pairing.choose(spec).mode is Basis.RESIDENT and not spec.references_only
     for place, host in enumerate(spec.hosts):
         before = [launch for launch in measured if launch.host == host.name]
         gpus = spec.gpus_of(host)
@@ -302,7 +304,7 @@ def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -
             engine_default=default if place == 0 else None,
             candidate_launches=pairing.candidate_launches(spec),
         )
-        states[host.name] = HostState(host.name, settings, agenda, gpus[: spec.gpus_per_arm])
+        states[host.name] = HostState(host.name, settings, agenda, gpus[: spec.gpus_per_arm], resident=resident)
     return states
 
 

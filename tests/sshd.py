@@ -28,7 +28,7 @@ def free_port() -> int:
         return port
 
 
-def _keygen(path: Path, kind: str = "ed25519") -> Path:
+def keygen(path: Path, kind: str = "ed25519") -> Path:
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "test", "-f", str(path)], check=True)
     return path
 
@@ -129,8 +129,8 @@ class Sshd:
 def make_sshd(folder: Path, name: str = "gpu-a", options: tuple[str, ...] = ()) -> Sshd:
     """Keys, known_hosts and configuration in ``folder``; the server is started."""
     folder.mkdir(parents=True)
-    _keygen(folder / "host_key")
-    key = _keygen(folder / "client_key")
+    keygen(folder / "host_key")
+    key = keygen(folder / "client_key")
     shutil.copy(folder / "client_key.pub", folder / "authorized_keys")
     port = free_port()
     known_hosts = folder / "known_hosts"

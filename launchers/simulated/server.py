@@ -753,7 +753,8 @@ class Effects:
     ``{"launch_cv": .., "block_cv": .., "request_cv": .., "host": {name: factor}, "host_cv": ..,
     "heavy_tail": {"probability": p, "factor": f}, "drift": {"kind": "ramp", "per_hour": r} |
     {"kind": "step", "at_s": t, "factor": f} | {"kind": "sawtooth", "period_s": p, "depth": d},
-    "acceptance": "random"}``. Drift runs in simulated time since the
+    "neighbour": factor, "acceptance": "random"}``. ``neighbour`` counts while another server holds memory of the
+    host's GPUs, looked at once in a fifth of a second. Drift runs in simulated time since the
     host's first launch (a file in the GPU state folder), so that it goes on over launches.
     """
 
@@ -768,6 +769,8 @@ class Effects:
         self.block = 1.0
         self.drift = spec.get("drift")
         self.epoch = _drift_epoch(state) if self.drift else 0.0
+        self.alone: Callable[[], bool] = lambda: True
+        self.looked_at, self.seen_alone = -math.inf, True
         self.new_block()
 
     def _log_normal(self, cv: float) -> float:
@@ -794,6 +797,10 @@ class Effects:
 
     def step(self) -> float:
         factor = self.launch * self.block
+        if "neighbour" in self.spec:
+            if time.monotonic() - self.looked_at > 0.2:
+                self.looked_at, self.seen_alone = time.monotonic(), self.alone()
+            factor *= 1.0 if self.seen_alone else float(self.spec["neighbour"])
         if self.drift:
             kind = self.drift["kind"]
             if kind == "ramp":
@@ -1509,6 +1516,8 @@ class Launch:
             self.scheduler_dies("RuntimeError: CUDA error: invalid device ordinal", "init_torch_distributed")
         log.line("Init torch distributed ends. elapsed=0.02 s, mem usage=0.09 GB", rank=True)
         own = list(self.children)
+        empty = self.registry.total_mib / 1024.0 - 1.31
+        self.effects.alone = lambda: self.registry.free_gb(0, own) >= empty
         self.before = self.available = min(self.registry.free_gb(rank, own) for rank in range(args.tp_size))
         self._load_one(model["weights_gb"], model["architecture"], "weights")
         drafting = args.speculative_algorithm in EAGLE_FAMILY
@@ -1628,6 +1637,7 @@ class Launch:
                 self._hang()
             slow = self.failures.get("slow_jit")
             if slow:
+                self.log.line("Entering DeepGEMM JIT Pre-Compile session. It may take a long time", rank=True)
                 self.clock += slow["seconds"] * self.phase_scale
             seconds = self.spend("capture")
             need = 0.08 + per_token * max(batches) * width
@@ -2198,9 +2208,12 @@ class Server(Launch):
         return shared - shared % int(self.args.page_size)
 
     def _failing(self, kind: str) -> Optional[Json]:
-        """A request failure that is switched on and, with ``requests``, still within its first n requests."""
+        """A request failure that is switched on: for every request, only the first ``requests``, or only those that
+        come after the first ``after_requests``."""
         spec = self.failures.get(kind)
-        return spec if spec and self.requests_seen <= spec.get("requests", math.inf) else None
+        if not spec or not spec.get("after_requests", 0) < self.requests_seen <= spec.get("requests", math.inf):
+            return None
+        return spec
 
     def spoil(self, reply: Reply, request: Request) -> bool:
         """Failures of a stream; True when the chunk has been dealt with."""

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sweep.cli import finish
 from sweep.cli.common import db_option, is_tty, json_option, print_json
 from sweep.cli.space_options import SpaceCommand, override_options, read, space_options
-from sweep.errors import UsageError
+from sweep.errors import BusyError, SweepError, UsageError
 
 if TYPE_CHECKING:
     from storage.records import StudyRow
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--url", metavar="URL", help="Measure the server that runs there; nothing is launched.")
 @click.option("--baseline-url", metavar="URL", help="With --url: the same model without speculation, to compare with.")
 @click.option("--detach", is_flag=True, help="Run in the background; survives logout.")
+@finish.finish_options
 @db_option
 @json_option
 def start(
@@ -69,6 +71,7 @@ def start(
     "--space", help="The YAML, extended: more trials, another drafter, a wider axis. The difference is shown."
 )
 @click.option("--detach", is_flag=True, help="Run in the background; survives logout.")
+@finish.finish_options
 @override_options
 @db_option
 @json_option
@@ -86,10 +89,15 @@ def resume(
 ) -> None:
     """Carry on STUDY (the newest where left out): what was running is tried again, nothing measured is lost."""
     from storage.store import Store
+    from storage.upkeep import trimmed
     from sweep.config import Overrides, StudySpec
 
     with Store.open(db_url, create=False) as store:
         row = store.study(study)
+        if trimmed(row):
+            raise UsageError(
+                f"the request rows of study {row.name!r} were deleted by `sweep db trim`: it can be read, not resumed"
+            )
         old = StudySpec.parse(row.spec)
         overrides = Overrides(sets=sets, hosts=hosts, trials=trials, budget=budget, until=until, name=row.name)
         spec, text = _extended(old, row.yaml, space, overrides)
@@ -173,9 +181,17 @@ def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
                 f"from {100 * floor['minimum_detectable_gain']:.1f} % on",
                 err=as_json,
             )
-    state = session.run(store, study, spec, make_progress(study, spec, as_json))
+    try:
+        state = session.run(store, study, spec, make_progress(study, spec, as_json))
+    except BusyError:
+        raise  # another controller runs the study: it has not ended
+    except SweepError as error:
+        finish.tell({"study": study.name, "simulated": study.simulated, "state": "stopped", "error": str(error)})
+        raise
+    answer = summary(store, study.id)
+    finish.tell(answer)
     if as_json:
-        print_json(summary(store, study.id))
+        print_json(answer)
     else:
         from sweep.cli.query import print_best
 
@@ -239,7 +255,7 @@ def _show_difference(store: Store, row: StudyRow, old: StudySpec, new: StudySpec
 def _detach(study: str, db_url: str) -> None:
     """Go on in a process of its own session, with its output in a file."""
     log = Path(f"{study}.log").resolve()
-    command = [sys.executable, "-m", "sweep", "resume", study, "--db", db_url]
+    command = [sys.executable, "-m", "sweep", "resume", study, "--db", db_url, *finish.arguments()]
     with log.open("ab") as out:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, env=dict(os.environ)

@@ -77,7 +77,10 @@ def _print(answer: dict[str, Any]) -> None:
     marks = " (simulated)" if answer["simulated"] else ""
     click.echo(f"{answer['study']}{marks}: {answer['state']}" + (f", {answer['note']}" if answer["note"] else ""))
     click.echo(f"trials: {_counts(answer['counts'])}")
-    click.echo(f"launches: {answer['launches']['search']} of the search, {answer['launches']['total']} in all")
+    click.echo(
+        f"launches: {answer['launches']['search']} of the search, {answer['launches']['total']} in all; "
+        f"{answer['gpu_hours']:.2f} GPU-hours" + (" of simulated GPUs" if answer["simulated"] else "")
+    )
     for host in answer["hosts"]:
         if host["phase"] is None:
             doing = host["state"]

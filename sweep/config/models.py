@@ -211,9 +211,9 @@ class StudySpec(Part):
         not keep a CPU and the GPU busy.
         """
         tokens, sleeps = self.server.args.get("max-total-tokens"), self.server.args.get("sleep-on-idle")
-        if not isinstance(tokens, int) or isinstance(tokens, bool) or "max-total-tokens" in self.space.args:
+        if not isinstance(tokens, int) or isinstance(tokens, bool):
             return "max-total-tokens is not pinned to a number"
-        if sleeps is not True or "sleep-on-idle" in self.space.args:
+        if sleeps is not True:
             return "sleep-on-idle is not pinned to true"
         return None
 

@@ -1,9 +1,10 @@
-"""What a drafter gets accepted, for simulators and planners: accept length and histogram by load and prompt category."""
+"""What a drafter gets accepted, for simulators: accept length and histogram by load and by prompt category."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from storage import reading
@@ -61,7 +62,5 @@ def summary(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
         "requests": len(rows),
         "verify_steps": steps,
         "accept_histogram": histogram,
-        "accept_by_depth": [
-            deeper / before if before else None for before, deeper in zip(reached, reached[1:], strict=False)
-        ],
+        "accept_by_depth": [deeper / before if before else None for before, deeper in pairwise(reached)],
     }

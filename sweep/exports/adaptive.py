@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from storage import reading
@@ -64,7 +65,7 @@ def adaptive(store: Store, study: StudyRow) -> tuple[dict[str, dict[str, list[in
 def bounds(tiers: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     """(lower bound of batch size, steps) from levels in rising order; neighbours with equal steps are one tier."""
     out: list[tuple[int, int]] = [(1, tiers[0]["steps"])]
-    for before, after in zip(tiers, tiers[1:], strict=False):
+    for before, after in pairwise(tiers):
         if after["steps"] != before["steps"]:
             out.append((math.ceil(math.sqrt(before["concurrency"] * after["concurrency"])), after["steps"]))
     return out

@@ -138,5 +138,12 @@ def _cluster(text: str) -> str:
     return text.replace("$(", "$$(")
 
 
+class _Plain(yaml.SafeDumper):
+    """Writes a value that stands in two places twice: anchors are hard to read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def _dump(document: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(document), sort_keys=False, width=1000, allow_unicode=True)
+    return str(yaml.dump(dict(document), Dumper=_Plain, sort_keys=False, width=1000, allow_unicode=True))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from sweep.model import ArmConfig, Verdict
-from sweep.search.view import Told
+from sweep.search.view import Told, fields
 
 # A configuration that met trouble of its surroundings this often is set aside: by then the trouble may be its own.
 MAX_ATTEMPTS = 3
@@ -40,21 +39,14 @@ class Known:
         """Why a failure elsewhere rules this configuration out, or None."""
         if (config.algorithm, config.draft_model) in self._ineffective:
             return f"{config.algorithm} {config.draft_model or ''}".rstrip() + " never accepted a draft"
-        for failed, fields in self._dominating:
-            if _dominated(config, failed, fields):
-                return f"{failed.label()} failed, and this is no smaller in {', '.join(fields)}"
+        for failed, names in self._dominating:
+            if _dominated(config, failed, names):
+                return f"{failed.label()} failed, and this is no smaller in {', '.join(names)}"
         return None
 
     def open(self, candidates: Iterable[ArmConfig]) -> list[ArmConfig]:
         """The candidates that may still be proposed, in their order, each once."""
         return [c for c in dict.fromkeys(candidates) if not self.settled(c) and self.excluded(c) is None]
-
-
-def fields(config: ArmConfig) -> dict[str, Any]:
-    """Axis name -> value, extra flags beside the named axes."""
-    flat = config.as_dict()
-    flat.update(flat.pop("args", {}))
-    return flat
 
 
 def _dominated(config: ArmConfig, failed: ArmConfig, names: Sequence[str]) -> bool:

@@ -19,8 +19,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweep.errors import UsageError
 from sweep.model import ArmConfig, Objective, Scalar
-from sweep.search.known import fields
-from sweep.search.view import SpaceView, Told
+from sweep.search.view import SpaceView, Told, fields
 
 LAUNCHED = "launched"
 PLACEHOLDER = "placeholder"
@@ -36,15 +35,13 @@ def distributions(space: SpaceView) -> dict[str, BaseDistribution]:
     snapped to the axis afterwards, because a sampler that knows their order needs fewer launches; all else is
     categorical. Canonical configurations may hold values beside the axis, so the range covers those too."""
     out: dict[str, BaseDistribution] = {}
-    rows = [fields(c) for c in space.candidates]
-    for name, axis in space.axes.items():
-        values = [*axis, *(row[name] for row in rows if name in row)]
+    for name, values in space.values.items():
         numbers = [v for v in values if isinstance(v, int) and not isinstance(v, bool)]
         if name in NUMERIC and numbers:
             low, high = min(numbers), max(numbers)
             out[name] = IntDistribution(low, high, log=low > 0 and high >= 8 * low)
         else:
-            out[name] = CategoricalDistribution(list(dict.fromkeys(values)))
+            out[name] = CategoricalDistribution(list(values))
     return out
 
 

@@ -6,9 +6,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from sweep.model import ArmConfig, Objective, Scalar, Verdict
+
+
+def fields(config: ArmConfig) -> dict[str, Any]:
+    """Axis name -> value, extra flags beside the named axes."""
+    flat = config.as_dict()
+    flat.update(flat.pop("args", {}))
+    return flat
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,15 @@ class SpaceView:
     candidates: tuple[ArmConfig, ...]
     axes: Mapping[str, tuple[Scalar | None, ...]]
     canonical: Callable[[Mapping[str, Any]], ArmConfig | None]
+
+    @cached_property
+    def values(self) -> Mapping[str, tuple[Scalar | None, ...]]:
+        """Axis name -> its values and those of the candidates, each once: a canonical form may lie beside the axis."""
+        rows = [fields(c) for c in self.candidates]
+        return {
+            name: tuple(dict.fromkeys([*axis, *(row[name] for row in rows if name in row)]))
+            for name, axis in self.axes.items()
+        }
 
     @property
     def speculative(self) -> bool:

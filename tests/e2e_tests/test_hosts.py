@@ -1,4 +1,4 @@
-"""Hosts that work together, and hosts that cannot be used: each says why, the study goes on elsewhere or ends with 7."""
+"""Hosts that work together, and hosts that cannot be used: each says why, and the study goes on elsewhere or ends."""
 
 from __future__ import annotations
 

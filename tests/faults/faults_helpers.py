@@ -98,8 +98,14 @@ class Lab:
 
     def write(self, changes: Mapping[str, Any] | None = None) -> None:
         """The search space; JSON is YAML."""
-        space = changed(SPACE, changes or {})
-        (self.folder / "space.yaml").write_text(json.dumps({**space, "hosts": [self.host]}))
+        self.save({**changed(SPACE, changes or {}), "hosts": [self.host]})
+
+    def save(self, space: Mapping[str, Any]) -> None:
+        (self.folder / "space.yaml").write_text(json.dumps(space))
+
+    def space(self) -> dict[str, Any]:
+        space: dict[str, Any] = json.loads((self.folder / "space.yaml").read_text())
+        return space
 
     def spawn(self, command: str, **options: Any) -> subprocess.Popen[bytes]:
         words = [f"{key}={value}" for key, value in options.items()]

@@ -64,5 +64,10 @@ def test_a_crash_once_is_tried_again(lab: Lab) -> None:
 
 def test_a_stream_that_stalls_in_a_block(lab: Lab) -> None:
     """Probe and warm-up went well; then the server is healthy and says nothing more."""
-    study(lab, "crash_after_tokens", steps=99, tokens=1)  # no arm has 99 steps: all is well
-    lab.check(lab.blocks(), EXPECTED)
+    study(lab, "stall", after_requests=5)
+    lab.check(lab.blocks(), {(1, "complete"), (3, "hung")})
+    begun = lab.query("SELECT count(*) FROM events WHERE kind = 'block'")[0][0]
+    assert begun > 6, "the arm that hangs came as far as its blocks"
+    stalled = lab.query("SELECT b.invalid FROM blocks b JOIN launches l ON l.id = b.launch_id WHERE l.verdict = 'hung'")
+    assert stalled
+    assert all("no token on any stream for 6 s" in row[0] for row in stalled)

@@ -51,7 +51,9 @@ class Truth:
         return [Objective("output_throughput", b, True) for b in self.levels]
 
     def chances(self, config: ArmConfig) -> np.ndarray:
-        assert config.num_steps and config.topk and config.num_draft_tokens
+        assert config.num_steps
+        assert config.topk
+        assert config.num_draft_tokens
         p = (self.p0 or {"a": 0.7, "b": 0.62})[str(config.draft_model)]
         width = max(1.0, min(config.topk, (config.num_draft_tokens - 1) / config.num_steps))
         depth = np.arange(min(config.num_steps, config.num_draft_tokens - 1))
@@ -61,7 +63,9 @@ class Truth:
         return 1.0 + float(np.cumprod(self.chances(config)).sum())
 
     def step(self, config: ArmConfig, level: int) -> float:
-        assert config.num_steps and config.topk and config.num_draft_tokens
+        assert config.num_steps
+        assert config.topk
+        assert config.num_draft_tokens
         verify = 0.006 * np.sqrt(level) * (config.num_draft_tokens - 1)
         cost = 1.0 + 0.07 * config.num_steps * (1.0 + 0.02 * config.topk) + verify
         return float(0.01 * level**0.1 * cost * (1.0 if config.cuda_graph else 1.5))

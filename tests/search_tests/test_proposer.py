@@ -138,7 +138,7 @@ def test_samplers_by_name(space, spaces, truths):
     assert default_sampler(space) == "model"
     flags = SpaceView((ArmConfig(extra=(("x", 1),)), ArmConfig(extra=(("x", 2),))), {"x": (1, 2)}, lambda p: None)
     assert default_sampler(flags) == "tpe"
-    with pytest.raises(UsageError, match="unknown sampler 'bayes'.*nsga2"):
+    with pytest.raises(UsageError, match=r"unknown sampler 'bayes'.*nsga2"):
         proposer(space, truths, "bayes")
 
 

@@ -12,7 +12,7 @@ from sweep.search.model.gaussian import Index
 
 SAMPLES = 512
 # Configurations beyond the most promising so many do not change the maximum.
-CONTENDERS = 200
+CONTENDERS = 100
 # Stop only where the chance of being further off than the tolerance is below this.
 DOUBT = 0.3
 

@@ -1,0 +1,144 @@
+"""One host's launches: alone, or two servers beside each other; what they answered is compared on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from storage.records import HostState as HostRowState
+from storage.store import Store
+from sweep import beside
+from sweep.agenda import HostAgenda, Job
+from sweep.books import Books
+from sweep.launching import Launcher, LaunchOutcome, LaunchPlan, Request
+from sweep.metrics import Slo
+from sweep.model import BASELINE, ArmConfig, Flag, Role, Stage
+from sweep.outputs import OutputCheck
+from sweep.pool import Pool
+from sweep.reports import OwnerSettings
+
+
+@dataclass(slots=True)
+class HostState:
+    """One host during a run. ``resident``: candidates are measured beside a baseline, once it was ``checked`` that an
+    idle neighbour costs nothing."""
+
+    name: str
+    settings: OwnerSettings
+    agenda: HostAgenda
+    gpus: tuple[int, ...]
+    resident: bool = False
+    checked: bool = False
+    strikes: int = 0
+    aside: str | None = None  # why the host is not used any more
+    launch: int | None = None  # the row of the launch under way
+    phase: str | None = None  # the phase last written to that row
+
+
+class Event(Protocol):
+    def __call__(self, kind: str, **more: Any) -> None: ...
+
+
+@dataclass(slots=True)
+class HostWork:
+    """Launches of one study. ``plans`` gives the launch plan per stage, ``request`` a launch request; ``outputs`` None:
+    outputs are not comparable (sampling, no token ids)."""
+
+    store: Store
+    books: Books
+    pool: Pool
+    plans: Mapping[Stage, LaunchPlan]
+    request: Callable[[ArmConfig, tuple[int, ...]], Request]
+    event: Event
+    outputs: OutputCheck | None
+    slo: Slo | None
+
+    async def launch(self, host: HostState, job: Job) -> LaunchOutcome:
+        """One launch alone on the host's GPUs."""
+        outcome = await self._launcher(host, job).run(job, self._request(host, job), self._plan(host, job))
+        self._compare_outputs(host, job, outcome)
+        self._idle(host, outcome)
+        return outcome
+
+    async def pair(self, host: HostState, job: Job) -> tuple[Job, beside.PairOutcome]:
+        """A candidate beside a baseline of its own; returns the baseline's job and what came of both. Where they do
+        not fit, the host goes on bracketed."""
+        pair = self.books.next_pair()
+        job, base = replace(job, pair=pair), Job(BASELINE, Role.BASELINE, job.stage, pair=pair)
+        out = await beside.measure_pair(
+            self._launcher(host, job),
+            (base, self._request(host, base)),
+            (job, self._request(host, job)),
+            self._plan(host, base),
+            partial(self._compare_outputs, host, job),
+        )
+        self._compare_outputs(host, base, out.baseline)
+        self._idle(host, out.baseline)
+        if out.refused is not None:
+            self._go_bracketed(host, out.refused)
+        return base, out
+
+    async def check_neighbour(self, host: HostState) -> list[tuple[Job, LaunchOutcome]]:
+        """Two calibration baselines, of which the first is measured with and without the other beside it."""
+        host.checked = True
+        job = Job(BASELINE, Role.BASELINE, Stage.CALIBRATE)
+        start = (job, self._request(host, job))
+        outcomes, cost, refused = await beside.check_neighbour(
+            self._launcher(host, job), start, start, self._plan(host, job)
+        )
+        for outcome in outcomes:
+            self._compare_outputs(host, job, outcome)
+            self._idle(host, outcome)
+        if cost is not None:
+            detail = {"slowdown": cost.mean, "standard_error": cost.error, "pairs": cost.pairs, "accepted": not refused}
+            self.event("neighbour", host=host.name, **detail)
+        if refused is not None:
+            self._go_bracketed(host, refused)
+        return [(job, outcome) for outcome in outcomes]
+
+    # ------------------------------------------------------------------ parts
+
+    def _launcher(self, host: HostState, job: Job) -> Launcher:
+        def note(kind: str, more: dict[str, Any]) -> None:
+            if kind == "launch":
+                host.launch, host.phase = more["launch"], None
+                self.store.set_host_state(self.books.study_id, host.name, HostRowState.BUSY)
+            self.event(kind, host=host.name, trial=job.trial, stage=job.stage, **more)
+
+        async def call(method: str, *args: Any) -> Any:
+            return await self.pool.call(host.name, method, *args)
+
+        return Launcher(self.store, self.books.study_id, host.name, call, note, self.slo)
+
+    def _request(self, host: HostState, job: Job) -> Request:
+        make = self.request(job.arm, host.gpus)
+        return lambda row: make(f"{self.books.study_uid}-{row}")
+
+    def _plan(self, host: HostState, job: Job) -> LaunchPlan:
+        plan = self.plans[job.stage]
+        if job.role is Role.BASELINE and self.outputs is not None:
+            plan = replace(plan, questions=partial(self.outputs.questions, host.name))
+        return plan
+
+    def _idle(self, host: HostState, outcome: LaunchOutcome) -> None:
+        host.launch = None
+        self.store.set_host_state(self.books.study_id, host.name, HostRowState.IDLE, outcome.unclean)
+
+    def _go_bracketed(self, host: HostState, why: str) -> None:
+        host.resident = False
+        self.event("pairing", host=host.name, mode="bracketed", why=why)
+
+    def _compare_outputs(self, host: HostState, job: Job, outcome: LaunchOutcome) -> None:
+        """Same output: kept in memory until a baseline has answered, then stored as an event and a flag."""
+        if self.outputs is None or outcome.diagnosis is not None:
+            return
+        blocks = outcome.measured.blocks
+        if job.trial is not None:
+            self.outputs.candidate(host.name, job.trial, blocks)
+        elif job.role is Role.BASELINE:
+            for found in self.outputs.answered(host.name, blocks, outcome.answers):
+                self.event("outputs", host=host.name, **found.detail)
+                if found.differs:
+                    self.books.flag(found.trial, Flag.OUTPUT_DIFFERS, found.evidence)

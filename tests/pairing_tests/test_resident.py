@@ -1,0 +1,119 @@
+"""Baseline and candidate alive together: where the pins and the memory allow it, and where an idle neighbour is free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sweep import pairing
+from sweep.beside import neighbour_cost
+from sweep.config import Overrides, load_text
+from sweep.errors import ConfigError
+from sweep.model import Basis, BlockResult, ClientHealth, RequestRecord, Role, Stage
+
+from .conftest import SPACE  # type: ignore[import-not-found]  # pytest's importlib mode
+
+PINS = ("server.args.max-total-tokens=4096", "server.args.sleep-on-idle=true")
+ONE = ("space.num_steps=[3]", "space.num_draft_tokens=[4]", "workload.repeats=1")
+
+
+def together(launches) -> set[tuple[int | None, int | None]]:
+    """Pairs of trials (None: a baseline) whose servers were ready at the same time."""
+    out = set()
+    for number, one in enumerate(launches):
+        for other in launches[number + 1 :]:
+            if max(one.ready_at, other.ready_at) < min(one.ended_at, other.ended_at):
+                out.add((one.trial, other.trial))
+    return out
+
+
+def test_pins_that_allow_it_make_pairs_of_living_servers(lab):
+    study = lab.run(*ONE, *PINS)
+    launches = lab.store.launches(study.id)
+    assert [x.trial for x in launches] == [None, None, None, 0]  # the check of the neighbour, then the pair
+    assert together(launches) == {(None, None), (None, 0)}
+    assert all(x.stop_report["clean"] for x in launches)
+    (checked,) = lab.kinds("neighbour")
+    assert checked["accepted"]
+    assert checked["pairs"] == 4
+    (row,) = lab.best(study)["best"]
+    assert row["gain"]["basis"] == "resident"
+    assert row["gain"]["estimate"] > 0
+    # the blocks measured again for the check are in no row
+    assert {len(x.blocks) for x in lab.store.measured_launches(study.id)} == {1}
+
+
+def test_a_neighbour_that_costs_something_ends_it(lab):
+    study = lab.run(*ONE, *PINS, profile={"effects": {"neighbour": 1.3}})
+    (why,) = lab.kinds("pairing")
+    assert "slower beside an idle server" in why["why"]
+    launches = lab.store.launches(study.id)
+    assert together(launches) == {(None, None)}
+    (row,) = lab.best(study)["best"]
+    assert row["gain"]["basis"] == "bracketed"
+
+
+def test_memory_for_one_server_only_ends_it_and_the_trial_is_launched_alone(lab):
+    small = {"gpu": {"name": "Small", "memory_total_mib": 4096, "driver_version": "580.1", "count": 1}}
+    study = lab.run(*ONE, *PINS, profile=small)
+    (why,) = lab.kinds("pairing")
+    assert "MiB are needed" in why["why"]
+    launches = lab.store.launches(study.id)
+    assert together(launches) == set()
+    assert [x.role for x in launches][-1] is Role.BASELINE
+    (row,) = lab.best(study)["best"]
+    assert row["gain"]["basis"] == "bracketed"
+
+
+# ---------------------------------------------------------------------------------------------- the choice
+
+
+def spec(*sets: str):
+    return load_text(SPACE.replace("BASE", "host"), Overrides(sets=sets), source="space.yaml")
+
+
+@pytest.mark.parametrize(
+    ("sets", "mode", "words"),
+    [
+        ((), Basis.BRACKETED, "max-total-tokens is not pinned"),
+        (PINS[:1], Basis.BRACKETED, "sleep-on-idle is not pinned"),
+        (PINS, Basis.RESIDENT, "the pins allow it"),
+        ((*PINS, "measurement.pairing=resident"), Basis.RESIDENT, "asked for"),
+        ((*PINS, "measurement.pairing=bracketed"), Basis.BRACKETED, "asked for"),
+        ((*PINS, "measurement.pairing=alternate"), Basis.ALTERNATE, "B C C B"),
+        ((PINS[1], "space.args.max-total-tokens=[4096, 8192]"), Basis.BRACKETED, "max-total-tokens is not pinned"),
+    ],
+)
+def test_the_mode_follows_the_pins_and_says_why(sets, mode, words):
+    chosen = pairing.choose(spec(*sets))
+    assert chosen.mode is mode
+    assert words in chosen.why
+
+
+def test_resident_without_the_pins_is_refused_in_words():
+    with pytest.raises(ConfigError, match=r"measurement.pairing: resident needs both servers' memory to be pinned"):
+        spec("measurement.pairing=resident")
+
+
+# ---------------------------------------------------------------------------------------------- the judgement
+
+
+def blocks(seconds: list[float], concurrency: int = 1) -> list[BlockResult]:
+    rows = tuple(
+        RequestRecord(i, f"q{i}", "code", 0.0, 0.1, end, output_tokens=100) for i, end in enumerate(seconds)
+    )
+    block = BlockResult(Stage.SEARCH, concurrency, 0, "p", 0.0, sum(seconds), rows, ClientHealth(0.0, 0.0, 0.0, 0))
+    return [block, replace(block, round=1)]
+
+
+def test_a_neighbour_is_judged_by_pairs_of_prompts():
+    alone = blocks([1.0, 2.0, 3.0, 4.0])
+    same = neighbour_cost(alone, blocks([1.001, 1.999, 3.001, 3.999]))
+    assert (same.pairs, same.too_much) == (8, False)
+    slower = neighbour_cost(alone, blocks([1.05, 2.1, 3.15, 4.2]))
+    assert slower.mean == pytest.approx(0.0488, abs=1e-3)
+    assert slower.too_much
+    scattered = neighbour_cost(alone, blocks([1.3, 1.7, 3.9, 3.3]))
+    assert not scattered.too_much  # what it shows is within its own error
+    assert neighbour_cost(alone, blocks([1.0], concurrency=4)).too_much  # nothing to compare is no licence
