@@ -578,6 +578,7 @@ class Supervisor:
                 reason = "exited"
                 break
             changed = self.log.first != self.state["log_first"]
+            changed = changed or bool(self.log.dropped and not self.state["log_dropped"])
             if now >= next_look:
                 next_look = now + (0.5 if now - begun < 60 else 5.0)  # a scan of /proc costs about 10 ms
                 changed = self.look() or changed

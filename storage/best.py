@@ -176,6 +176,7 @@ def _best_row(
         "trial": trial.number,
         "label": trial.config.label(),
         "config": trial.config.as_dict(),
+        "lossy": trial.config.lossy,
         "effective": (trial.effective.config if trial.effective else trial.config).as_dict(),
         "value": value,
         "throughput": measured.get("throughput") if throughput is None and asked.category is None else throughput,

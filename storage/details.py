@@ -58,6 +58,7 @@ def show(store: Store, study_id: int, number: int) -> dict[str, Any]:
         "values": trial.values,
         "stderr": trial.stderr,
         "constraints": trial.constraints,
+        "outputs": [e.detail for e in store.events(study_id, kind="outputs") if e.detail["trial"] == number],
         "gains": [{k: v for k, v in gain.items() if k not in {"id", "study_id", "trial_id"}} for gain in gains],
         "origin": trial.origin,
         "why": trial.why,

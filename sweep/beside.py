@@ -1,5 +1,7 @@
 """Resident pairing: baseline and candidate alive together on the same GPUs, their blocks alternating B C C B.
 
+With a single block there is nothing to alternate, and the pair's basis is `alternate`.
+
 Both servers are launched for each trial: a baseline that lived through many trials would be one launch for all of
 them, and what one launch differs from the next would look like a gain of each. Before the first pair of a host the
 baseline is measured with and without an idle neighbour.
@@ -144,8 +146,9 @@ async def check_neighbour(
 ) -> tuple[tuple[LaunchOutcome, ...], NeighbourCost | None, str | None]:
     """Two baselines (A/A): the first measured alone and, while the second idles, again; then the second.
 
-    Returns their outcomes, the cost of the neighbour, and why servers may not live beside each other here (None:
-    they may). The blocks measured again serve this check alone and enter no row.
+    Returns the outcomes of the first and, where it was measured, the second; the cost of the neighbour; and why servers
+    may not live beside each other here (None: they may). The blocks measured again serve this check alone and enter no
+    row.
     """
     outcomes: list[LaunchOutcome] = []
     cost: NeighbourCost | None = None
@@ -169,8 +172,9 @@ async def check_neighbour(
                 for spec in plan.blocks:
                     await launcher.block(other, spec)
             assert other.outcome is not None
-            outcomes.append(other.outcome)
-            if refused is None and other.outcome.diagnosis is not None:
+            if other.outcome.diagnosis is None:
+                outcomes.append(other.outcome)
+            elif refused is None:
                 refused = f"a second server did not run beside the first: {other.outcome.diagnosis.evidence}"
         await launcher.question(base, plan)
     assert base.outcome is not None

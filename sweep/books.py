@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
 
 from storage.records import GainRow, TrialRow, TrialState
 from storage.store import Store
@@ -24,7 +23,6 @@ from sweep.analysis import (
 )
 from sweep.errors import BusyError, HostError, SweepError
 from sweep.launching import LaunchOutcome
-from sweep.metrics import Slo, accept_histogram, block_summary
 from sweep.model import (
     ArmConfig,
     Constraint,
@@ -41,7 +39,8 @@ from sweep.model import (
 )
 from sweep.reports import Prepared
 from sweep.search.proposer import Proposer
-from sweep.search.view import Observation, Told
+from sweep.search.view import Told
+from sweep.told import observations, violated
 
 # Flags that no analysis makes: they stay when it is made anew, the others follow it.
 _NOT_ANALYSED = {Flag.COERCED, Flag.OUTPUT_DIFFERS, Flag.SCREENED_OUT, Flag.FORCED_ACCEPT_LENGTH}
@@ -333,49 +332,6 @@ def _told_verdict(trial: TrialRow) -> Verdict | None:
     return trial.verdict if trial.state is TrialState.FINISHED else None
 
 
-def observations(launch: MeasuredLaunch) -> dict[int, Observation]:
-    """What one launch showed at each concurrency: means over its rounds, histograms added up."""
-    out: dict[int, Observation] = {}
-    for level in dict.fromkeys(block.concurrency for block in launch.blocks):
-        blocks = [block for block in launch.blocks if block.concurrency == level]
-        summaries = [block_summary(block) for block in blocks]
-        histograms = [h for block in blocks if (h := accept_histogram(block))]
-        merged = [sum(h[i] for h in histograms if i < len(h)) for i in range(max(map(len, histograms), default=0))]
-        out[level] = Observation(
-            throughput=_mean([s["output_throughput"] for s in summaries]),
-            accept_length=_mean([s["accept_length"] for s in summaries]),
-            accept_histogram=tuple(merged) or None,
-        )
-    return out
-
-
-def violated(constraint: Constraint, launch: MeasuredLaunch, slo: Slo | None = None) -> float | None:
-    """How far a launch is beyond a limit, as a fraction of it; kept where <= 0; None where it was not measured."""
-    values: list[float] = []
-    for level, blocks in _by_level(launch).items():
-        if constraint.concurrency in (None, level):
-            mean = _mean([block_summary(block, slo=slo)[constraint.metric] for block in blocks])
-            if mean is not None:
-                values.append(mean)
-    if not values:
-        return None
-    worst = max(values) if constraint.below else min(values)
-    beyond = worst - constraint.limit if constraint.below else constraint.limit - worst
-    return beyond / abs(constraint.limit) if constraint.limit else beyond
-
-
 def gain_row(gain: ArmGain) -> GainRow:
     """The row the queries read for one cell of the analysis."""
     return GainRow(**{name: getattr(gain, name) for name in GainRow.__dataclass_fields__})
-
-
-def _by_level(launch: MeasuredLaunch) -> Mapping[int, list[Any]]:
-    levels: dict[int, list[Any]] = {}
-    for block in launch.blocks:
-        levels.setdefault(block.concurrency, []).append(block)
-    return levels
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from launchers.servers import ServerState
 from sweep.model import Diagnosis, Effective, GpuProcess, Phase, Retry, Verdict
 
@@ -11,6 +13,16 @@ _OUTSIDE = {
     "released": "the server was ended on the host: the host had been given back",
     "supervisor_lost": "server and supervisor are gone without a word: the host was rebooted, or somebody ended them",
 }
+
+
+def in_words(diagnosis: Diagnosis) -> dict[str, Any]:
+    """What an event says of a diagnosis."""
+    return {
+        "verdict": diagnosis.verdict.value,
+        "reason": diagnosis.reason,
+        "evidence": diagnosis.evidence,
+        "advice": diagnosis.advice,
+    }
 
 
 def infra(phase: Phase, evidence: str) -> Diagnosis:
@@ -31,7 +43,10 @@ def cancelled(phase: Phase) -> Diagnosis:
 
 
 def from_outside(state: ServerState, phase: Phase) -> Diagnosis | None:
-    """The diagnosis of a server that was ended by something outside it; None where it lives or ended by itself."""
+    """The diagnosis of a server that was ended by something outside it, or whose log the host had no room for; None
+    where it lives or ended by itself and said why."""
+    if state.log_dropped:
+        return infra(phase, f"the host's disk is full: {state.log_dropped} bytes of the server's log were lost")
     return infra(phase, _OUTSIDE[state.reason]) if state.reason in _OUTSIDE else None
 
 

@@ -171,8 +171,7 @@ class Launcher:
         job = live.job
         for block in live.blocks:
             for name, line in block.log_flags.items():
-                if Flag(name) is not Flag.CUDA_GRAPH_OFF or job.arm.cuda_graph:  # off as asked is not remarkable
-                    live.flags.setdefault(Flag(name), line)
+                live.flags.setdefault(Flag(name), line)
         measured = MeasuredLaunch(
             launch_id=live.row,
             arm_key=job.arm.key,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from launchers.servers import HostServers, RunningServer
@@ -10,6 +11,8 @@ from sweep.errors import HostError
 from sweep.model import ArmConfig, BlockResult, Diagnosis, Phase
 from sweep.readiness import LogFollower
 from sweep.seams import Engine
+
+DYING_S = 3.0  # from the first broken answers of a server whose scheduler died to the end of its main process
 
 
 def why_ended(
@@ -51,8 +54,10 @@ def why_failed(
 
     A server that is gone explains everything, then a path that broke; only after these is silence a hang.
     """
+    deadline = time.monotonic() + (0.0 if stalled else DYING_S)
     try:
-        alive = servers.state(server).alive
+        while (alive := servers.state(server).alive) and servers.path_losses == losses and time.monotonic() < deadline:
+            time.sleep(0.1)
     except HostError as lost:
         return diagnoses.infra(phase, str(lost))
     if alive and servers.path_losses != losses:

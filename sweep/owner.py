@@ -19,7 +19,7 @@ from launchers.redact import Redactor
 from launchers.servers import HostServers, RunningServer
 from sweep import diagnoses, liveness
 from sweep.bench.client import run_block
-from sweep.bench.clock import in_engine_time
+from sweep.bench.clock import in_engine_time, in_real_time
 from sweep.bench.http import Target
 from sweep.bench.prepare import Prepared as PreparedPrompts
 from sweep.bench.prepare import prepare
@@ -257,7 +257,7 @@ class HostOwner:
         try:
             block = run_block(
                 server.target(),
-                spec,
+                in_real_time(spec, self._engine.time_scale),
                 prepared=prepared,
                 path_capacity=self._path_capacity,
                 cancel=self._cancel,

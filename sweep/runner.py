@@ -16,6 +16,7 @@ from storage.records import HostState as HostRowState
 from storage.store import Store
 from sweep.agenda import Job, confirm_jobs
 from sweep.books import Books
+from sweep.diagnoses import in_words
 from sweep.hostwork import HostState, HostWork
 from sweep.launching import LaunchOutcome, LaunchPlan
 from sweep.metrics import Slo
@@ -84,7 +85,10 @@ class Runner:
         finally:
             heartbeat.cancel()
             work.cancel()
-            await asyncio.wait((work, heartbeat), timeout=CLOSE_S)
+            ended, _ = await asyncio.wait((work, heartbeat), timeout=CLOSE_S)
+            for task in ended:
+                if not task.cancelled():
+                    task.exception()  # the first to fail is raised; the other's, seen here, is not complained about
             await self._close()
         return "stopped" if self._stopping else "finished"
 
@@ -304,18 +308,7 @@ class Runner:
             await asyncio.sleep(self.settings.retry_pause_s * 2 ** (host.strikes - 1))
 
     def _event(self, kind: str, **more: Any) -> None:
-        more = {key: _plain(value) for key, value in more.items()}
+        more = {key: in_words(v) if isinstance(v, Diagnosis) else v for key, v in more.items()}
         self.listener.on_event({"kind": kind, "at": time.time(), **more})
         if kind != "progress":
             self.store.add_event(self.books.study_id, more.get("host"), kind, more)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Diagnosis):
-        return {
-            "verdict": value.verdict.value,
-            "reason": value.reason,
-            "evidence": value.evidence,
-            "advice": value.advice,
-        }
-    return value

@@ -176,7 +176,8 @@ def _take(store: Store, study: StudyRow) -> None:
     """Become the study's controller; BusyError where another one lives."""
     mine = this_holder()
     seen = study.controller
-    if controlled(study) or not store.take_controller(study.id, mine.as_dict(), seen=seen):
+    rival = controlled(study) and seen != mine.as_dict()  # ourselves: a run that could not even let go, on a full disk
+    if rival or not store.take_controller(study.id, mine.as_dict(), seen=seen):
         other = store.study_by_id(study.id).controller or mine.as_dict()
         raise BusyError(
             f"study {study.name!r} is run by process {other['pid']} of {other['user']} on {other['hostname']}. "

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sweep.model import BlockResult
+from sweep.model import BlockResult, BlockSpec
+
+
+def in_real_time(spec: BlockSpec, time_scale: float) -> BlockSpec:
+    """A block whose arrivals are meant in the engine's clock, as this client must send them."""
+    return spec if spec.request_rate is None else replace(spec, request_rate=spec.request_rate / time_scale)
 
 
 def in_engine_time(block: BlockResult, time_scale: float) -> BlockResult:

@@ -32,8 +32,9 @@ def calibrate(space: str, launches: int, wanted: str, db_url: str, as_json: bool
     name = options["name"]
     spec = calibration.only_references(read(space, **options), launches, parse_wanted(wanted))
     if name is None:
+        # A name holds 64 characters.
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        spec = spec.model_copy(update={"name": f"{spec.name}-calibrate-{stamp}"})
+        spec = spec.model_copy(update={"name": f"{spec.name[:37]}-calibrate-{stamp}"})
     with Store.open(db_url) as store:
         study = session.create(store, spec, find(space).read_text(encoding="utf-8"))
         state = session.run(store, study, spec, make_progress(study, spec, as_json))

@@ -127,6 +127,8 @@ def describe(event: Mapping[str, Any]) -> str | None:
         return f"host {host} is set aside: {event['why']}"
     if kind == "left_over":
         return f"host {host}: ended what an earlier run left: launches {', '.join(event['launches'])}"
+    if kind == "unclean_stop":
+        return f"host {host}: the end of launch {event['launch']} is not certain: {event['why']}"
     if kind == "stopping":
         return f"stopping: {event['why']}"
     if kind == "budget":

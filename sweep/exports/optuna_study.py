@@ -28,8 +28,11 @@ def rebuild(store: Store, study: StudyRow) -> optuna.Study:
         found = space.canonical(params)
         return found if isinstance(found, ArmConfig) else None
 
-    view = SpaceView(candidates=space.candidates, axes=space.axes, canonical=canonical)
     trials = [trial for trial in store.trials(study.id) if trial.state is not TrialState.QUEUED]
+    ran = [trial.effective.config if trial.effective else trial.config for trial in trials]
+    # What ran belongs to the picture also where the space, as it is now, has not got it.
+    candidates = tuple(dict.fromkeys([*space.candidates, *ran]))
+    view = SpaceView(candidates=candidates, axes=space.axes, canonical=canonical)
     history = [
         Told(
             config=trial.config,

@@ -43,10 +43,10 @@ def script_json(text: str) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def text(value: object) -> str:
+def text(value: object, length: int = LABEL) -> str:
     """Any text from outside, escaped and cut, for a place where plotly reads markup."""
     words = str(value)
-    return html.escape(words if len(words) <= LABEL else words[: LABEL - 1] + "…", quote=False)
+    return html.escape(words if len(words) <= length else words[: length - 1] + "…", quote=False)
 
 
 def figure_of(height: int = 360, **layout: Any) -> go.Figure:

@@ -69,8 +69,8 @@ def pareto(facts: Facts) -> Plot | None:
 
 
 def _better(key: str) -> str:
-    metric = METRICS[key.partition("@")[0]]
-    return f"{metric.name.replace('_', ' ')}, {metric.better} is better"
+    name, _, level = key.partition("@")
+    return f"{name.replace('_', ' ')} at {level}, {METRICS[name].better} is better"
 
 
 def _errors(stderr: Sequence[float | None], shade: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from sweep.report.drawing import BLUE, GREY, ORANGE, Z95, Plot, colour, figure_o
 from sweep.report.facts import Facts
 from sweep.sentences import percent
 
+TICK = 16  # characters of a value under a small plot
+
 
 def depth(facts: Facts) -> Plot | None:
     """How many drafts a verify step accepts."""
@@ -163,9 +165,9 @@ def effects(facts: Facts) -> list[Plot]:
         figure = figure_of(260, yaxis=gain_axis(), showlegend=False)
         figure.update_layout(margin={"l": 56, "r": 8, "t": 8, "b": 40})
         figure.update_yaxes(title=None)
-        figure.update_xaxes(type="category", categoryorder="array", categoryarray=[text(v) for v in values])
+        figure.update_xaxes(type="category", categoryorder="array", categoryarray=[text(v, TICK) for v in values])
         figure.add_scatter(
-            x=[text(value) for value in values for _ in groups[value]],
+            x=[text(value, TICK) for value in values for _ in groups[value]],
             y=[gain for value in values for _, _, gain in groups[value]],
             mode="markers",
             marker={"size": 8, "color": BLUE, "opacity": 0.65},
@@ -173,7 +175,7 @@ def effects(facts: Facts) -> list[Plot]:
             hovertemplate="%{text}<br>%{y:+.1%}<extra></extra>",
         )
         figure.add_scatter(
-            x=[text(value) for value in values],
+            x=[text(value, TICK) for value in values],
             y=[_median([gain for _, _, gain in groups[value]]) for value in values],
             mode="markers",
             marker={"symbol": "line-ew-open", "size": 22, "color": ORANGE, "line": {"width": 3}},

@@ -15,7 +15,7 @@ from storage.records import TrialRow
 from storage.store import Store
 from sweep import session
 from sweep.cli.progress import PlainProgress
-from sweep.config import Overrides, load_text, simulated
+from sweep.config import Overrides, StudySpec, load_text, simulated
 from sweep.pool import InlinePool
 
 SPACE = """
@@ -61,12 +61,14 @@ def space(
 
 
 class Study:
-    """One study in ``folder``; ``lines`` is what a user would have seen."""
+    """One study in ``folder``, of this YAML or (as under ``--simulate``) this specification.
 
-    def __init__(self, folder: Path, yaml: str, *, flag: bool = False) -> None:
+    ``lines`` is what a user would have seen.
+    """
+
+    def __init__(self, folder: Path, yaml: str, *, spec: StudySpec | None = None) -> None:
         self.store = Store.open(f"sqlite:///{folder / 'inline.db'}")
-        spec = load_text(yaml, Overrides())
-        self.spec = simulated(spec) if flag else spec
+        self.spec = load_text(yaml, Overrides()) if spec is None else simulated(spec)
         self.row = session.create(self.store, self.spec, yaml)
         self.lines: list[str] = []
 

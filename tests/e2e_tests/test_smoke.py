@@ -107,7 +107,7 @@ def test_the_name_is_taken(smoke: Smoke) -> None:
 
 def test_an_unknown_study_names_its_neighbours(smoke: Smoke) -> None:
     user, _ = smoke
-    assert "'smoke'" in user.run("resume", "smoek", exit_code=5).stderr
+    assert "Near: smoke" in user.run("resume", "smoek", exit_code=5).stderr
 
 
 def test_changed_pins_are_refused_with_the_reason(smoke: Smoke) -> None:

@@ -3,7 +3,8 @@
 Everything is the product's but Ray: owners live in this process, since a Ray of its own for every fault would take most
 of the time (what Ray adds has its tests in test_ray.py). Options: ``kill=WHEN:WHAT[:NTH]`` kills this process with
 SIGKILL before or after the NTH (default 1st) call WHAT of the store that concerns a trial, or ``during`` the NTH call
-WHAT of a host's owner, in the middle of it; ``lease=SECONDS``; ``ray=1`` uses real Ray.
+WHAT of a host's owner, in the middle of it; ``lease=SECONDS``; ``ray=1`` uses real Ray; ``clock=FILE`` adds the seconds
+in FILE to what `time.time` says here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,12 +90,16 @@ class Echo:
         return None
 
     def on_event(self, event: Any) -> None:
-        say(str({key: value for key, value in event.items() if key != "at"}))
+        if event["kind"] != "progress":
+            say(str({key: value for key, value in event.items() if key != "at"}))
 
 
 def main(command: str, db: str, space: str, *pairs: str) -> int:
     options = dict(pair.split("=", 1) for pair in pairs)
     session.LEASE_S = float(options.get("lease", 60.0))
+    if "clock" in options:
+        real, offset = time.time, Path(options["clock"])
+        time.time = lambda: real() + float(offset.read_text())
     pool: Any = RayPool() if "ray" in options else InlinePool()
     try:
         with Store.open(f"sqlite:///{db}") as store:

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pytest
 from faults_helpers import read, wait_for
-
 from sshd import SSHD, keygen
 
 IP = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")

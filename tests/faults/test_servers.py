@@ -24,6 +24,7 @@ def study(lab: Lab, kind: str, *, steps: int | None = 3, **more: Any) -> None:
         ("escape_session", None, {}),
         ("close_stdout", 3, {}),
         ("log_flood", 3, {"mb": 200}),
+        ("garbage_sse", 3, {"after_tokens": 5}),  # events that are none of ours to read; the last one says everything
         ("slow_jit", 3, {"seconds": 9.0}),  # longer than the limit, and said so in the log: not a hang
     ],
 )
@@ -40,13 +41,12 @@ def test_measured_all_the_same(lab: Lab, kind: str, steps: int | None, more: dic
         ("hang_at_capture", {}, "launch_timeout", "no_progress"),
         ("oom_at_capture", {}, "launch_oom", "gpu_oom"),
         ("exit_at_start", {}, "crashed", "unknown"),
-        ("crash_after_tokens", {"tokens": 1}, "crashed", "cuda_illegal_access"),
+        ("crash_after_tokens", {"tokens": 1}, "crashed", "illegal_access"),
         ("no_tokens", {}, "hung", "no_tokens"),
         ("stall", {"after_tokens": 5}, "hung", "no_tokens"),
         ("http_500", {}, "measurement_invalid", "requests_failed"),
         ("truncated_json", {"after_tokens": 5}, "measurement_invalid", "requests_failed"),
         ("reset", {"after_tokens": 5}, "measurement_invalid", "requests_failed"),
-        ("garbage_sse", {"after_tokens": 5}, "measurement_invalid", "requests_failed"),
     ],
 )
 def test_the_arm_fails_alone(lab: Lab, kind: str, more: dict[str, Any], verdict: str, reason: str) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from launchers.engines.simulated import profile_text
-from storage import details, queries
+from storage import details
+from storage.best import best
+from storage.pareto import pareto
 from storage.records import StudyRow
 from storage.store import Store
 from sweep import session
@@ -85,8 +87,11 @@ class Lab:
     def show(self, study: StudyRow, trial: int) -> dict[str, Any]:
         return details.show(self.store, study.id, trial)
 
-    def best(self, study: StudyRow) -> dict[str, Any]:
-        return queries.best(self.store, study.id)
+    def best(self, study: StudyRow, *, lossy: bool = False) -> dict[str, Any]:
+        return best(self.store, study.id, lossy=lossy)
+
+    def pareto(self, study: StudyRow) -> dict[str, Any]:
+        return pareto(self.store, study.id)
 
     def kinds(self, *wanted: str) -> list[Mapping[str, Any]]:
         return [event for event in self.heard.events if event["kind"] in wanted]

@@ -1,4 +1,4 @@
-"""Baseline and candidate alive together: where the pins and the memory allow it, and where an idle neighbour is free."""
+"""Baseline and candidate alive together: where pins and memory allow it, and where an idle neighbour is free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sweep import pairing
 from sweep.beside import neighbour_cost
 from sweep.config import Overrides, load_text
 from sweep.errors import ConfigError
-from sweep.model import Basis, BlockResult, ClientHealth, RequestRecord, Role, Stage
+from sweep.model import Basis, BlockResult, ClientHealth, RequestRecord, Role, Stage, Verdict
 
 from .conftest import SPACE  # type: ignore[import-not-found]  # pytest's importlib mode
 
@@ -29,19 +29,22 @@ def together(launches) -> set[tuple[int | None, int | None]]:
 
 
 def test_pins_that_allow_it_make_pairs_of_living_servers(lab):
-    study = lab.run(*ONE, *PINS)
+    study = lab.run(*ONE, *PINS, "workload.repeats=2")
     launches = lab.store.launches(study.id)
     assert [x.trial for x in launches] == [None, None, None, 0]  # the check of the neighbour, then the pair
     assert together(launches) == {(None, None), (None, 0)}
     assert all(x.stop_report["clean"] for x in launches)
     (checked,) = lab.kinds("neighbour")
     assert checked["accepted"]
-    assert checked["pairs"] == 4
+    assert checked["pairs"] == 8
     (row,) = lab.best(study)["best"]
     assert row["gain"]["basis"] == "resident"
     assert row["gain"]["estimate"] > 0
     # the blocks measured again for the check are in no row
-    assert {len(x.blocks) for x in lab.store.measured_launches(study.id)} == {1}
+    assert {len(x.blocks) for x in lab.store.measured_launches(study.id)} == {2}
+    of_pair = [x for x in lab.store.measured_launches(study.id) if x.pair is not None]
+    turns = sorted((block.started_at, x.role is Role.BASELINE) for x in of_pair for block in x.blocks)
+    assert [base for _, base in turns] == [True, False, False, True]
 
 
 def test_a_neighbour_that_costs_something_ends_it(lab):
@@ -54,14 +57,23 @@ def test_a_neighbour_that_costs_something_ends_it(lab):
     assert row["gain"]["basis"] == "bracketed"
 
 
-def test_memory_for_one_server_only_ends_it_and_the_trial_is_launched_alone(lab):
-    small = {"gpu": {"name": "Small", "memory_total_mib": 4096, "driver_version": "580.1", "count": 1}}
+@pytest.mark.parametrize(
+    ("mib", "drafter_gb", "words", "order"),
+    [
+        (3400, 0.1, "MiB are needed", [None, 0, None]),
+        (4096, 0.1, "a second server did not run beside", [None, 0, None]),
+        (9000, 5.0, "the GPUs do not hold both", [None, None, None, 0, None]),
+    ],
+)
+def test_memory_for_one_server_only_ends_it_and_the_trial_is_launched_alone(lab, mib, drafter_gb, words, order):
+    small = {"gpu": {"name": "Small", "memory_total_mib": mib, "driver_version": "580.1", "count": 1}}
+    small["draft"] = {"weights_gb": drafter_gb, "kv_bytes_per_token": 1024}
     study = lab.run(*ONE, *PINS, profile=small)
     (why,) = lab.kinds("pairing")
-    assert "MiB are needed" in why["why"]
-    launches = lab.store.launches(study.id)
-    assert together(launches) == set()
-    assert [x.role for x in launches][-1] is Role.BASELINE
+    assert words in why["why"]
+    launches = [x for x in lab.store.launches(study.id) if x.verdict is Verdict.COMPLETE]
+    assert (None, 0) not in together(launches)
+    assert [x.trial for x in launches] == order
     (row,) = lab.best(study)["best"]
     assert row["gain"]["basis"] == "bracketed"
 
@@ -100,9 +112,7 @@ def test_resident_without_the_pins_is_refused_in_words():
 
 
 def blocks(seconds: list[float], concurrency: int = 1) -> list[BlockResult]:
-    rows = tuple(
-        RequestRecord(i, f"q{i}", "code", 0.0, 0.1, end, output_tokens=100) for i, end in enumerate(seconds)
-    )
+    rows = tuple(RequestRecord(i, f"q{i}", "code", 0.0, 0.1, end, output_tokens=100) for i, end in enumerate(seconds))
     block = BlockResult(Stage.SEARCH, concurrency, 0, "p", 0.0, sum(seconds), rows, ClientHealth(0.0, 0.0, 0.0, 0))
     return [block, replace(block, round=1)]
 

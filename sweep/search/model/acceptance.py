@@ -103,7 +103,7 @@ class Acceptance:
     def _prior(self) -> Prior:
         """Shared: level 0 +- 0.7 (acceptance 0.4-0.87), slope -0.06 +- 0.06 per depth, width exponent 0.5 +- 0.2."""
         groups, depth = self._groups, self._max_depth
-        shared = [(0.0, 0.7), (-0.06, 0.06), (0.5, 0.2), (0.0, 0.06), (0.0, 0.05), (0.0, 0.06)]
+        shared = [(0.0, 0.7), (-0.06, 0.06), (0.5, 0.2), (0.0, 0.15), (0.0, 0.15), (0.0, 0.06), (0.0, 0.15)]
         mean = [m for m, _ in shared] + [0.0] * (3 * groups + depth)
         sd = [s for _, s in shared] + [0.35] * groups + [0.05] * groups + [0.12] * groups + [0.08] * depth
         return Prior(np.array(mean), np.array(sd) ** 2)
@@ -114,7 +114,10 @@ class Acceptance:
         j = depth.astype(float)
         width, topk, verified = np.log(t.width[index]), np.log(t.topk[index]), np.log1p(t.verified[index])
         member = np.eye(self._groups)[t.group[index]]
-        shared = np.stack([np.ones(len(j)), j, width, topk, verified - np.log1p(t.depth[index]), j * width / 4.0], 1)
+        budget = verified - np.log1p(t.depth[index])
+        # The first depth is as wide as topk whatever the budget.
+        first = np.where(depth == 0, topk - width, 0.0)
+        shared = np.stack([np.ones(len(j)), j, width, topk, budget, j * width / 4.0, first], axis=1)
         per_depth = np.eye(self._max_depth)[np.minimum(depth, self._max_depth - 1)]
         basis = np.concatenate([shared, member, member * j[:, None], member * width[:, None], per_depth], axis=1)
         loads = np.stack([np.ones(len(j)), j / DEPTH_SCALE], axis=1)

@@ -1,0 +1,198 @@
+"""The report in a real headless Chromium: drawn, quiet, sortable, copyable, themed, printable; the live page follows.
+
+Needs Debian's chromium and chromium-driver (apt); skipped with that reason where they are not.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.records import StudyState
+from storage.store import Store
+from sweep.report.live import dashboard, serve
+from tests.report_tests.made import EVIL, make
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.skipif(
+        BROWSER is None or DRIVER is None, reason="needs a browser: apt-get install chromium chromium-driver"
+    ),
+    pytest.mark.slow,
+]
+
+Driver = Any  # selenium is imported only where it is used
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    options.binary_location = str(BROWSER)
+    profile = tmp_path_factory.mktemp("profile")
+    words = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
+    if os.geteuid() == 0:
+        words.append("--no-sandbox")  # Chromium refuses to run as root with it
+    for word in words:
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(browser: Driver, page: Path) -> Driver:
+    """The page at its usual size. It is loaded once: each test sets what it depends on."""
+    _look(browser, 1200, "light")
+    if browser.current_url != page.as_uri():
+        browser.get(page.as_uri())
+    _until(lambda: _drawn(browser))
+    return browser
+
+
+def _look(browser: Driver, width: int, scheme: str) -> None:
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def _drawn(browser: Driver) -> bool:
+    script = "return [...document.querySelectorAll('.plot')].every(p => p.dataset.drawn === '1')"
+    return bool(browser.execute_script(script))
+
+
+def _until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.1)  # polling a page in another process
+
+
+def _complaints(browser: Driver) -> list[dict[str, Any]]:
+    return [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+def _column(browser: Driver, number: int) -> list[str]:
+    script = f"return [...document.querySelectorAll('#arms-table tbody tr')].map(r => r.cells[{number}].dataset.v)"
+    found: list[str] = browser.execute_script(script)
+    return found
+
+
+class TestReport:
+    def test_draws_every_plot_without_a_complaint(self, opened: Driver) -> None:
+        script = "return [...document.querySelectorAll('.plot')].map(p => p.querySelectorAll('.trace, .point').length)"
+        counts = opened.execute_script(script)
+        assert len(counts) >= 7
+        assert all(count > 0 for count in counts)
+        assert _complaints(opened) == []
+
+    def test_nothing_from_outside_ran(self, opened: Driver) -> None:
+        assert opened.execute_script("return window.hacked === undefined")
+        assert EVIL in opened.execute_script("return document.getElementById('arms-table').textContent")
+        drawn = opened.execute_script("return document.getElementById('concurrency').textContent")
+        assert "<script>" in drawn  # the drafter's name stands in the legend as text
+        assert opened.execute_script("return document.querySelectorAll('.plot script').length") == 0
+
+    def test_its_policy_forbids_connections(self, opened: Driver) -> None:
+        script = (
+            "const done = arguments[0];fetch('http://127.0.0.1:9/').then(() => done('reached'), e => done(e.message));"
+        )
+        assert opened.execute_async_script(script) != "reached"
+        blocked = _complaints(opened)
+        assert any("Content Security Policy" in entry["message"] for entry in blocked)
+
+    def test_sorts_both_ways(self, opened: Driver) -> None:
+        opened.execute_script("document.querySelectorAll('#arms-table th button')[5].click()")
+        rising = [float(value) for value in _column(opened, 5) if value]
+        assert rising == sorted(rising)
+        assert len(rising) == 4
+        opened.execute_script("document.querySelectorAll('#arms-table th button')[5].click()")
+        assert [float(value) for value in _column(opened, 5) if value] == rising[::-1]
+        assert _column(opened, 5)[-1] == ""  # what has no figure stands last either way
+
+    def test_filters(self, opened: Driver) -> None:
+        opened.execute_script(
+            "const box = document.getElementById('filter');"
+            "box.value = 'good 3/1'; box.dispatchEvent(new Event('input'))"
+        )
+        assert opened.execute_script("return document.getElementById('shown').textContent") == "1 of 6 arms"
+        opened.execute_script(
+            "document.getElementById('filter').value = '';"
+            "const list = document.getElementById('verdict-filter');"
+            "list.value = 'launch_oom'; list.dispatchEvent(new Event('change'))"
+        )
+        assert opened.execute_script("return document.getElementById('shown').textContent") == "1 of 6 arms"
+
+    def test_copies_the_command(self, opened: Driver) -> None:
+        grant = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+        opened.execute_cdp_cmd("Browser.grantPermissions", grant)
+        opened.execute_cdp_cmd("Page.bringToFront", {})
+        opened.execute_script("document.querySelector('.copy').click()")
+        _until(lambda: opened.execute_script("return document.querySelector('.copy').textContent") == "Copied")
+        read = "const done = arguments[0]; navigator.clipboard.readText().then(done, e => done(String(e)))"
+        text = opened.execute_async_script(read)
+        assert text == opened.execute_script("return document.getElementById('command-text').textContent")
+        assert "sglang.launch_server" in text
+
+    def test_follows_the_theme(self, opened: Driver) -> None:
+        ground = "return getComputedStyle(document.body).backgroundColor"
+        ink = "return document.getElementById('pareto').layout.font.color"
+        light = (opened.execute_script(ground), opened.execute_script(ink))
+        _look(opened, 1200, "dark")
+        _until(lambda: opened.execute_script(ink) != light[1])
+        assert opened.execute_script(ground) != light[0]
+
+    def test_fits_a_phone(self, opened: Driver) -> None:
+        _look(opened, 390, "light")
+        # Plots follow a change of width a moment later.
+        _until(lambda: opened.execute_script("return document.documentElement.scrollWidth") <= 390)
+        assert opened.execute_script("return document.getElementById('pareto')._fullLayout.width") < 390
+
+    def test_prints_in_light_and_within_the_page(self, opened: Driver) -> None:
+        _look(opened, 1200, "dark")
+        widths = (
+            "window.wide = 0; window.addEventListener('beforeprint', () => { window.wide = Math.max(...[...document"
+        )
+        widths += (
+            ".querySelectorAll('.plot')].map(p => p.layout.width)); window.shade = document.getElementById('pareto')"
+        )
+        opened.execute_script(widths + ".layout.font.color; })")
+        made = opened.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69})
+        assert base64.b64decode(made["data"]).startswith(b"%PDF")
+        assert 0 < opened.execute_script("return window.wide") <= 700
+        assert opened.execute_script("return window.shade") == "#1b1f24"
+
+
+class TestLive:
+    def test_follows_the_study(self, browser: Driver, tmp_path: Path) -> None:
+        with Store.open(f"sqlite:///{tmp_path / 'live.db'}") as store:
+            study = make(store)
+            store.set_state(study.id, StudyState.RUNNING)
+            with serve(store, study.id) as url:
+                browser.get(url)
+                _until(lambda: _drawn(browser))
+                heading = "return document.querySelector('h1').textContent"
+                assert "this page follows it" in browser.execute_script(heading)
+                assert _complaints(browser) == []
+                store.set_state(study.id, StudyState.FINISHED)
+                _until(lambda: "finished" in browser.execute_script(heading))
+
+    def test_dashboard_shows_the_study(self, browser: Driver, store: Store) -> None:
+        pytest.importorskip("optuna_dashboard", reason="needs the extra `dashboard`")
+        with dashboard(store, store.study("night")) as url:
+            assert url is not None
+            browser.get(url)
+            _until(lambda: "night" in browser.execute_script("return document.body.textContent"))

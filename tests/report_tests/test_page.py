@@ -1,0 +1,198 @@
+"""The report as text: what stands in it, that nothing from outside is markup, that it needs no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from storage.records import StudyRow
+from storage.store import Store
+from sweep.report.drawing import script_json, text
+from sweep.report.facts import collect
+from sweep.report.markdown import escape
+from sweep.report.markdown import render as markdown
+from sweep.report.page import duration
+from sweep.report.page import render as html
+from tests.report_tests.made import EVIL, LONG, make
+
+Run = Callable[..., tuple[int, str, str]]
+PLOTS = ("pareto", "concurrency", "category", "acceptance", "depth", "step", "drift")
+
+
+class Parsed(HTMLParser):
+    """Scripts by their attributes, visible text, and every address."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.text: list[str] = []
+        self.addresses: list[str] = []
+        self._open: dict[str, str | None] | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.addresses += [str(found[key]) for key in ("src", "href") if key in found]
+        if tag in ("script", "style"):
+            self._open = found
+            self.scripts.append((found, ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self._open = None
+
+    def handle_data(self, data: str) -> None:
+        if self._open is not None:
+            attrs, before = self.scripts[-1]
+            self.scripts[-1] = (attrs, before + data)
+        else:
+            self.text.append(data)
+
+    def specs(self) -> dict[str, dict[str, object]]:
+        found = [(attrs, body) for attrs, body in self.scripts if attrs.get("type") == "application/json"]
+        return {str(attrs["id"]).removeprefix("spec-"): json.loads(body) for attrs, body in found}
+
+
+@pytest.fixture
+def parsed(page: Path) -> Parsed:
+    return Parsed(page.read_text(encoding="utf-8"))
+
+
+class TestPage:
+    def test_begins_with_the_verdict(self, parsed: Parsed) -> None:
+        words = "".join(parsed.text)
+        assert re.search(r"EAGLE3 good 3/1/4 is \d\d\.\d % faster than no speculation \(95 %: [\d.]+-[\d.]+\)", words)
+
+    def test_has_every_plot_with_data(self, parsed: Parsed) -> None:
+        specs = parsed.specs()
+        assert [key for key in specs if not key.startswith("effect")] == list(PLOTS)
+        assert {key for key in specs if key.startswith("effect")} != set()
+        for spec in specs.values():
+            data = spec["data"]
+            assert isinstance(data, list)
+            assert data
+            assert all(trace.get("x") for trace in data)
+
+    def test_shows_crossover_failures_noise_and_provenance(self, parsed: Parsed) -> None:
+        words = " ".join(" ".join(parsed.text).split())
+        assert re.search(r"Trial 1 gains below \d+ concurrent requests, loses above", words)
+        assert "out of memory" in words
+        assert "Lower --mem-fraction-static" in words
+        assert "configurations were sorted out before any launch" in words
+        assert "smallest gain found with one launch" in words
+        assert "2 x NVIDIA H200 140 GiB, driver 580" in words
+        assert "abcdefabcdef (search@1, search@32, search@8)" in words
+
+    def test_command_of_the_winner_keeps_secrets_out(self, parsed: Parsed) -> None:
+        words = "".join(parsed.text)
+        assert "NCCL_PROTO='LL 128' HF_TOKEN=\"${HF_TOKEN}\" python3 -m sglang.launch_server" in words
+        assert "--speculative-num-steps 3 --speculative-eagle-topk 1" in words
+        assert "@PYTHON@" not in words
+
+    def test_nothing_from_outside_is_markup(self, parsed: Parsed, page: Path) -> None:
+        assert EVIL in "".join(parsed.text)  # shown as text: drafter, evidence, read-back path
+        assert EVIL not in page.read_text(encoding="utf-8")
+        ours = [attrs for attrs, _ in parsed.scripts if "type" not in attrs]
+        assert len(ours) == 3  # style sheet, plotly, our own script
+
+    def test_needs_no_network(self, parsed: Parsed) -> None:
+        assert [a for a in parsed.addresses if not a.startswith(("#", "data:"))] == []
+
+    def test_simulated_is_said_first(self, store: Store, tmp_path: Path) -> None:
+        with Store.open(f"sqlite:///{tmp_path / 'one.db'}") as other:
+            study = other.create_study(
+                "sim", engine="simulated", spec={}, yaml="", space_hash="", seed=1, tool_version="0.1",
+                objectives=store.study("night").objectives, simulated=True, profile="h200-llama8b",
+            )  # fmt: skip
+            empty = html(collect(other, study))
+        assert empty.index("SIMULATED: this study ran on simulated servers") < empty.index('class="verdict"')
+        assert "complete yet: nothing to rank" in empty
+        assert "Nothing is measured yet." in empty
+
+    def test_other_objective(self, sweep: Run, tmp_path: Path) -> None:
+        target = tmp_path / "at32.html"
+        assert sweep("report", "night", "-o", str(target), "--objective", "output_throughput@32")[0] == 0
+        assert "EAGLE3 good 1/1/2 is" in target.read_text(encoding="utf-8")
+
+
+class TestMarkdown:
+    def test_is_short_and_escaped(self, store: Store, study: StudyRow) -> None:
+        found = markdown(collect(store, study))
+        assert found.startswith("## Speculative decoding: night\n\n**EAGLE3 good 3/1/4 is ")
+        assert len(found) < 8000
+        assert "<script" not in found
+        assert "&lt;script\\>window.hacked=1" in found
+        assert "| 1 | EAGLE3 good 3/1/4 |" in found
+        assert "| 4 | EAGLE3 other 1/4/8 | launch\\_oom |" in found
+
+    def test_by_name_of_the_file_and_on_stdout(self, sweep: Run, tmp_path: Path) -> None:
+        target = tmp_path / "r.md"
+        assert sweep("report", "night", "-o", str(target))[0] == 0
+        assert target.read_text(encoding="utf-8").startswith("## ")
+        _, out, _ = sweep("report", "night", "-o", "-", "--format", "md")
+        assert out.startswith("## Speculative decoding")
+
+    @pytest.mark.parametrize(
+        ("given", "shown"), [("a|b", "a\\|b"), ("`x`\ny", "\\`x\\` y"), ("<b>&", "&lt;b\\>&amp;"), ("3.5 %", "3.5 %")]
+    )
+    def test_escape(self, given: str, shown: str) -> None:
+        assert escape(given) == shown
+
+
+class TestCommand:
+    def test_an_existing_file_is_kept(self, sweep: Run, tmp_path: Path) -> None:
+        target = tmp_path / "r.html"
+        target.write_text("mine")
+        code, _, err = sweep("report", "night", "-o", str(target))
+        assert code == 2
+        assert "--force" in err
+        assert target.read_text() == "mine"
+        assert sweep("report", "night", "-o", str(target), "--force")[0] == 0
+        assert target.stat().st_size > 1_000_000
+
+    def test_a_folder_that_is_not_there(self, sweep: Run, tmp_path: Path) -> None:
+        code, _, err = sweep("report", "night", "-o", str(tmp_path / "no" / "r.html"))
+        assert code == 1
+        assert "cannot write" in err
+
+    def test_json(self, sweep: Run, tmp_path: Path) -> None:
+        _, out, _ = sweep("report", "night", "-o", str(tmp_path / "r.html"), "--json")
+        assert json.loads(out)["format"] == "html"
+
+    def test_status_counts_gpu_hours(self, sweep: Run, store: Store, study: StudyRow) -> None:
+        _, out, _ = sweep("status", "night", "--json")
+        seconds = sum((x.ended_at or 0.0) - x.begun_at for x in store.launches(study.id))
+        assert json.loads(out)["gpu_hours"] == pytest.approx(2 * seconds / 3600)  # two GPUs a server
+
+
+class TestParts:
+    def test_gpu_hours_are_split_by_purpose(self, store: Store, study: StudyRow) -> None:
+        hours = collect(store, study).gpu_hours()
+        assert hours["total"] == pytest.approx(hours["search"] + hours["references"])
+        assert hours["confirm"] == 0
+        assert 0 < hours["search"] < hours["total"]
+
+    def test_json_cannot_leave_its_element(self) -> None:
+        assert json.loads(script_json('{"a": "</script>&"}')) == {"a": "</script>&"}
+        assert "<" not in script_json('"</script>"')
+
+    def test_plot_texts_are_escaped_and_cut(self) -> None:
+        assert text("<a href='x'>") == "&lt;a href='x'&gt;"
+        assert len(text("x" * 500)) == 60
+
+    @pytest.mark.parametrize(("seconds", "words"), [(41.2, "41 s"), (423, "7 min 03 s"), (7500, "2 h 05 min")])
+    def test_duration(self, seconds: float, words: str) -> None:
+        assert duration(seconds) == words
+
+    def test_a_study_that_runs_is_reported_too(self, tmp_path: Path) -> None:
+        with Store.open(f"sqlite:///{tmp_path / 'two.db'}") as other:
+            study = make(other, failed=[LONG])
+            facts = collect(other, study)
+        assert {trial.config for trial in facts.failures()} > {LONG}
+        assert facts.leader is not None
+        assert facts.leader["trial"] != 1
