@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_DB := .demo/sweep.db
 
-.PHONY: demo test lint check clean
+.PHONY: demo test faults cluster lint check clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,13 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -q
+
+# Minutes each, and not part of `make test`: harm done to hosts and controllers; Ray clusters of several nodes.
+faults: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -m faults -n 3 tests/faults
+
+cluster: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -m cluster tests/cluster
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

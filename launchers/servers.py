@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from launchers import path_capacity, run_files
+from launchers.containers import ContainerSettings
 from launchers.gpu_watch import MEMORY_SLACK_MIB, GpuWatch
 from launchers.gpus import Telemetry
 from launchers.host_values import Found, ModelFiles, RunningServer, ServerState
@@ -33,7 +34,8 @@ class HostServers:
     Raises HostError for whatever the host does, and BusyError (from :meth:`prepare`, or later from any call that would
     change something) when another controller holds the host. ``base_dir``: where our files go on the host, below a
     folder named after the host; ``~/.specsweep`` where None. ``python`` runs the supervisor and stands for
-    ``@PYTHON@``; ``activate`` is a shell command (bash) run before python and before every server.
+    ``@PYTHON@``; ``activate`` is a shell command (bash) run before python and before every server. With ``container``
+    servers run in containers, and the engine is the image's.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class HostServers:
         owner: Owner,
         lease_s: float = 60.0,
         activate: str | None = None,
+        container: ContainerSettings | None = None,
     ) -> None:
         self._transport = transport
+        self._container = container
         self._tools = tools
         self._owner = owner
         self._lease_s = lease_s
@@ -68,6 +72,8 @@ class HostServers:
         gpus, processes, driver = self._gpus.ask()
         version = None
         if version_command:
+            if self._container is not None:
+                version_command = self._container.once(version_command, self._remote.python)
             answer = self._transport.run(self._remote.entered(version_command), timeout_s=120, idempotent=True)
             lines = answer.stdout.decode("utf-8", "replace").split()
             version = lines[-1] if answer.exit_code == 0 and lines else None
@@ -148,12 +154,16 @@ class HostServers:
         A program that cannot be run is a server that ended with exit code 127 and says so in its log.
         """
         before = self._gpus.memory(spec.gpus)
+        argv: Sequence[str] = spec.argv
+        if self._container is not None:
+            argv = self._container.run(argv, [*spec.env, *spec.secret_env], spec.gpus)
         secrets = [*([spec.api_key] if spec.api_key else []), *spec.secret_env.values()]
         reply = self._owned(
             "start",
             study=slug(self._owner.study),
             launch=slug(launch_id),
-            argv=self._remote.entered(spec.argv),
+            argv=self._remote.entered(argv),
+            docker=None if self._container is None else self._container.docker,
             env=dict(spec.env),
             secret_env=dict(spec.secret_env),
             files={name: base64.b64encode(content).decode() for name, content in spec.files.items()},
@@ -225,6 +235,7 @@ class HostServers:
         left = tuple(reply["left"])
         listed, memory = self._gpus.freed(server, {server.pid, *reply["pids"]}, shared=shared)
         notes = [
+            f"containers {reply['containers_left']} are still there" if reply["containers_left"] else "",
             f"processes {list(left)} survive SIGKILL" if left else "",
             f"nvidia-smi still lists {list(listed)}" if listed else "",
             f"{memory} MiB more GPU memory in use than before the start" if memory > MEMORY_SLACK_MIB else "",

@@ -23,6 +23,9 @@ changes session or loses its parent, stays below it in the process tree. The ser
 group, dies when the supervisor is killed (PR_SET_PDEATHSIG), and carries a marker in its environment. A process is
 ours if its (pid, start time) is recorded, if it descends from one that is, if its environment holds the marker, or if
 it is in the launch's cgroup. Names and patterns are never looked at.
+
+Containers. Where the launch names a docker program, the server's process is ``docker run`` in the foreground and its
+container carries the marker as a label. Whatever ends the launch, containers with that label are stopped and removed.
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ KILL_DEADLINE_S = 10.0
 STRAGGLERS_S = 0.5  # what the server's other processes get after its main process has gone
 MARKER = "SPECSWEEP_MARKER"
 BASE_VARIABLE = "SPECSWEEP_BASE"
+LABEL = "specsweep.marker"  # of a container; its value is the marker
 HOLD_S = 1.0  # output that may be the beginning of a secret waits so long for the rest
 MIN_SECRET = 6  # shorter values are not masked in the log: they would mask half of it
 
@@ -339,6 +343,39 @@ def end_processes(state: State, grace: Callable[[], float], reap: Callable[[], N
     return [proc["pid"] for proc in left]
 
 
+# ------------------------------------------------------------------------------------------------ containers
+
+
+def containers(state: State) -> list[str]:
+    """Ids of the launch's containers, running or not; none where it was started without docker."""
+    if not state.get("docker"):
+        return []
+    label = "label=%s=%s" % (LABEL, state["marker"])
+    status, out, err = query([state["docker"], "ps", "--all", "--quiet", "--filter", label])
+    if status != 0:
+        sys.stderr.write("docker ps: status %d: %s\n" % (status, err.strip()[-500:]))
+    return out.split() if status == 0 else []
+
+
+def container_pids(state: State) -> list[int]:
+    """Pids, as the host numbers them, of the processes in the launch's containers."""
+    pids: list[int] = []
+    for container in containers(state):
+        _, out, _ = query([state["docker"], "top", container, "-eo", "pid"])
+        pids += [int(word) for word in out.split() if word.isdigit()]
+    return pids
+
+
+def end_containers(state: State, grace_s: float) -> list[str]:
+    """Stop and remove the launch's containers; returns the ids of those that are still there."""
+    ids = containers(state)
+    if not ids:
+        return []
+    query([state["docker"], "stop", "--time", str(int(grace_s)), *ids], grace_s + KILL_DEADLINE_S)
+    query([state["docker"], "rm", "--force", *ids], KILL_DEADLINE_S)
+    return containers(state)
+
+
 # ------------------------------------------------------------------------------------------------ the server's log
 
 
@@ -598,6 +635,7 @@ class Supervisor:
         if reason == "exited":
             self.note_exit(server)
         left = end_processes(self.state, self.grace, self.reap)
+        self.state["containers_left"] = end_containers(self.state, 0.0)  # docker run has handed on TERM, and waited
         self.note_exit(server)
         self.reader.join(2.0)
         self.state.update(finished=True, processes=[], left=left, ended=self.state.get("ended") or time.time())
@@ -676,14 +714,15 @@ def cmd_start(base: str, request: State) -> State:
         tidy(base)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         port = free_port(base)
+        random_part = binascii.hexlify(os.urandom(4)).decode()
+        marker = "%s/%s/%d/%s" % (request["study"], request["launch"], request["epoch"], random_part)
         words = {"@PORT@": str(port), "@DIR@": folder, "@PYTHON@": request["python"], "@BASE@": base}
+        words["@MARKER@"] = marker
         for name, content in request["files"].items():
             if os.path.basename(name) != name:
                 raise Refused("failed", "a launch's file must be a plain name, not %r" % name)
             write_file(os.path.join(folder, name), binascii.a2b_base64(content))
         write_file(os.path.join(folder, "reserve"), b"\0" * 65536)
-        random_part = binascii.hexlify(os.urandom(4)).decode()
-        marker = "%s/%s/%d/%s" % (request["study"], request["launch"], request["epoch"], random_part)
         env = dict(os.environ)
         env.update({key: substitute(value, words) for key, value in request["env"].items()})
         env.update(request["secret_env"])
@@ -695,6 +734,7 @@ def cmd_start(base: str, request: State) -> State:
             "epoch": request["epoch"],
             "marker": marker,
             "port": port,
+            "docker": request.get("docker"),
             "argv": argv,
             "boot_id": boot_id(),
             "lease_s": lease["lease_s"],
@@ -788,6 +828,7 @@ def end_runs(pairs: list[tuple[str, State]], grace_s: float) -> list[State]:
             if same(state["supervisor"]):
                 send(state["supervisor"], signal.SIGKILL)
             left = end_processes(state, lambda: grace_s)
+            state["containers_left"] = end_containers(state, grace_s)
             state.update(finished=True, processes=[], left=left, ended=time.time(), reason="supervisor_lost")
             with contextlib.suppress(OSError):
                 write_json(path, state)
@@ -802,11 +843,12 @@ def cmd_stop(base: str, request: State) -> State:
     state = read_state(request["folder"])
     if state is None:
         raise Refused("failed", "no record of this launch in %s" % request["folder"])
-    pids = [proc["pid"] for proc in state["processes"]]
+    pids = [proc["pid"] for proc in state["processes"]] + container_pids(state)
     if not state["finished"]:
         state = end_runs([(request["folder"], state)], request["grace_s"])[0]
     left = [proc["pid"] for proc in ours(state)]
-    return {"exit_code": state["exit_code"], "reason": state["reason"], "left": left, "pids": pids}
+    reply = {"exit_code": state["exit_code"], "reason": state["reason"], "left": left, "pids": pids}
+    return dict(reply, containers_left=state.get("containers_left") or [])
 
 
 def found(base: str) -> list[tuple[Optional[str], State, list[State]]]:
@@ -817,7 +859,7 @@ def found(base: str) -> list[tuple[Optional[str], State, list[State]]]:
     for folder, state in runs(base):
         alive = ours(state, procs)
         claimed.update(proc["pid"] for proc in alive)
-        if alive or same(state["supervisor"]):
+        if alive or same(state["supervisor"]) or (not state["finished"] and containers(state)):
             entries.append((folder, state, alive))
     strays: dict[str, list[State]] = {}
     for pid, proc in procs.items():
@@ -917,16 +959,16 @@ def cmd_facts(base: str, request: State) -> State:
     }
 
 
-def query(argv: list[str]) -> tuple[int, str, str]:
+def query(argv: list[str], timeout_s: float = 20.0) -> tuple[int, str, str]:
     """(exit status, stdout, stderr) of a short command; 127 where it does not exist, 124 where it hangs."""
     import subprocess
 
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s)
     except OSError as error:
         return 127, "", str(error)
     except subprocess.TimeoutExpired:
-        return 124, "", "no answer in 20 s"
+        return 124, "", "no answer in %g s" % timeout_s
     return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
 
 
@@ -936,7 +978,9 @@ def cmd_gpus(base: str, request: State) -> State:
     for option in request["options"]:
         status, out, err = query(request["gpu_query"] + [option, "--format=csv,noheader,nounits"])
         answers.append({"status": status, "out": out, "err": err.strip()[-500:]})
-    mine = {proc["pid"] for _, _, alive in found(base) for proc in alive}
+    entries = found(base)
+    mine = {proc["pid"] for _, _, alive in entries for proc in alive}
+    mine.update(pid for _, state, _ in entries for pid in container_pids(state))
     who = {}
     for line in answers[-1]["out"].splitlines():
         fields = [field.strip() for field in line.split(",")]

@@ -6,6 +6,7 @@ its arms forwards and backwards so that a linear drift cancels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -102,6 +103,13 @@ def confirm_jobs(top: Sequence[tuple[int, ArmConfig]], launches: int, pair: int)
     for turn in range(launches):
         order += forwards if turn % 2 == 0 else forwards[::-1]
     return order
+
+
+def launches_left(trials: int, baseline_every: int, confirm_top: int, confirm_launches: int, confirmed: int) -> int:
+    """A guess for the reader of a progress line: ``trials`` still to come, the baselines between and after them, and
+    the confirm stage of one host less the ``confirmed`` launches it has made."""
+    confirm = (confirm_top + 1) * confirm_launches if confirm_top else 0
+    return trials + math.ceil(trials / baseline_every) + max(0, confirm - confirmed)
 
 
 def engine_default_arm(

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from storage.records import StudyRow, StudyState
 from storage.store import Store
-from sweep import __version__, diagnoses, session
+from sweep import __version__, diagnoses, planning, session
 from sweep.agenda import Job
 from sweep.bench.client import run_block
 from sweep.bench.http import Target
@@ -164,8 +164,8 @@ async def _measure(
     def note(kind: str, more: dict[str, Any]) -> None:
         listener.on_event({"kind": kind, "at": time.time(), "host": HOST, **more})
 
-    launcher = Launcher(store, study.id, HOST, call, note)
-    plan: LaunchPlan = session.make_plan(spec, Stage.SEARCH)
+    launcher = Launcher(store, study.id, HOST, call, note, planning.slo(spec))
+    plan: LaunchPlan = planning.make_plan(spec, Stage.SEARCH)
     trials: dict[str, int] = {}
     for server in found:
         if server.arm.speculative:

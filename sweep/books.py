@@ -301,13 +301,13 @@ class Books:
         done = Counter(m.trial for m in self._measured if m.stage is Stage.CONFIRM)
         return [(n, self._trials[n].config) for n in chosen if self._trials[n].host == host and done[n] < launches]
 
-    def seconds_left(self, done: int, budget: int | None) -> float | None:
-        """Guess from the trials so far; None before there is one, or without a budget of trials."""
-        took = [trial.seconds for trial in self._trials.values() if trial.seconds is not None]
-        if not took or budget is None:
-            return None
-        hosts = {trial.host for trial in self._trials.values() if trial.host is not None}
-        return max(0, budget - done) * sum(took) / len(took) / max(1, len(hosts))
+    def trials_wanted(self, budget: int | None) -> int:
+        """How many trials the study will come to: its budget, or all that the space holds."""
+        whole = len({*self._proposer.space.candidates, *self._proposer.known_good})
+        return max(len(self._trials), whole if budget is None else min(budget, whole))
+
+    def trials_finished(self) -> int:
+        return sum(trial.state is TrialState.FINISHED for trial in self._trials.values())
 
     def best_line(self) -> str | None:
         """The best candidate so far in words, None before there is one."""

@@ -72,6 +72,7 @@ class HostOwner:
             owner=settings.owner,
             lease_s=settings.lease_s,
             activate=settings.activate,
+            container=settings.container,
         )
         self._facts: HostFacts | None = None
         self._path_capacity: float | None = None

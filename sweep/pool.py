@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from sweep.errors import HostError
 from sweep.owner import HostOwner
+from sweep.placement import node_of, on_node
 from sweep.ray_home import VARIABLE, RayHome, end_stale
 from sweep.reports import OwnerSettings
 
@@ -85,9 +86,24 @@ class RayPool:
             self._connect()
         import ray
 
-        actor = ray.remote(HostActor).options(num_cpus=0, num_gpus=0, max_concurrency=8, max_restarts=0)
+        actor = ray.remote(HostActor)
         for name, value in settings.items():
-            self._actors[name] = actor.remote(value)
+            node, placed = self._place(value)
+            where = {"scheduling_strategy": _only(node)} if node else {}
+            options = {"num_cpus": 0, "num_gpus": 0, "max_concurrency": 8, "max_restarts": 0, **where}
+            self._actors[name] = actor.options(**options).remote(placed)
+
+    def _place(self, settings: OwnerSettings) -> tuple[str | None, OwnerSettings]:
+        """(the one node where the owner may live, None for any; the owner's settings there)."""
+        import ray
+
+        if self._home is not None:
+            return None, settings
+        node = node_of(settings.host, ray.nodes())  # type: ignore[no-untyped-call]  # Ray leaves it untyped
+        if node is not None:
+            return node, on_node(settings)
+        # A local host is the machine of the controller, not that of whichever node.
+        return (ray.get_runtime_context().get_node_id() if settings.kind == "local" else None), settings
 
     def _connect(self) -> None:
         """To be called from the main thread: Ray installs a handler for SIGTERM, which ends the start of a cluster."""
@@ -118,7 +134,7 @@ class RayPool:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = self._address or "a local cluster"
             raise HostError(
-                f"Ray could not be started or reached at {where}: {_last_line(error)}. "
+                f"Ray could not be started or reached at {where}: {_why(error)}. "
                 "Check the address, the token (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH with RAY_AUTH_MODE=token) and "
                 "that Ray and Python versions are equal on both sides."
             ) from error
@@ -130,7 +146,12 @@ class RayPool:
 
         try:
             return await getattr(self._actors[host], method).remote(*args)
-        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.RaySystemError) as error:
+        except (
+            ray.exceptions.RayActorError,
+            ray.exceptions.ActorUnschedulableError,
+            ray.exceptions.ObjectLostError,
+            ray.exceptions.RaySystemError,
+        ) as error:
             return HostLost(host, f"the Ray actor of host {host} is gone: {_last_line(error)}")
 
     def close(self) -> None:
@@ -175,6 +196,19 @@ def _require_listener(address: str) -> None:
             f"no Ray cluster at {address}: {error.strerror or error}. Start one there (`ray start --head`), mend "
             "`ray.address` or RAY_ADDRESS, or leave both out: this tool then starts a cluster of its own."
         ) from error
+
+
+def _only(node: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+
+
+def _why(error: Exception) -> str:
+    """The reason why there is no connection, in one line."""
+    text = str(error)
+    at = text.find("Version mismatch")  # its lines say which side has which version
+    return _last_line(error) if at < 0 else " ".join(text[at:].split())
 
 
 def _last_line(error: Exception) -> str:

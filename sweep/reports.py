@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launchers.containers import ContainerSettings
 from launchers.servers import Owner
 from sweep.model import (
     ArmConfig,
@@ -34,6 +35,7 @@ class OwnerSettings:
     engine: str
     engine_args: Mapping[str, Any]
     owner: Owner
+    container: ContainerSettings | None = None
     lease_s: float = 60.0
     deadlines: Deadlines = field(default_factory=Deadlines)
 

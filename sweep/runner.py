@@ -292,7 +292,11 @@ class Runner:
         if outcome.unclean is not None:
             self._event("unclean_stop", host=host.name, launch=outcome.measured.launch_id, why=outcome.unclean)
             why = f"a server could not be ended: {outcome.unclean}"
-        elif diagnosis is not None and diagnosis.verdict is Verdict.INFRA_ERROR:
+        elif diagnosis is not None and (
+            diagnosis.verdict is Verdict.INFRA_ERROR
+            # A baseline is tried until it is measured: a client that cannot do it must not try for ever.
+            or (diagnosis.verdict is Verdict.MEASUREMENT_INVALID and outcome.measured.role is Role.BASELINE)
+        ):
             why = diagnosis.evidence
         else:
             host.strikes = 0 if diagnosis is None else host.strikes

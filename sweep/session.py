@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import math
 import os
 import signal
 import time
@@ -25,17 +24,16 @@ from sweep import __version__, pairing
 from sweep.agenda import HostAgenda, engine_default_arm
 from sweep.analysis import AnalysisSettings
 from sweep.bench import health
-from sweep.bench.workload import PromptSet, load_prompts
+from sweep.bench.workload import PromptSet
 from sweep.books import Books
 from sweep.config import Host, StudySpec, plain_env, secret_env
 from sweep.controller import controlled
 from sweep.errors import BusyError
 from sweep.hostwork import HostState
-from sweep.launching import LaunchPlan
-from sweep.metrics import Slo
-from sweep.model import ArmConfig, Basis, BlockSpec, Prompt, Role, Stage
+from sweep.model import ArmConfig, Basis, Role, Stage
 from sweep.outputs import OutputCheck
 from sweep.pins import added_pins, server_args
+from sweep.planning import make_plan, outputs_comparable, prompts_of, slo
 from sweep.pool import Pool, RayPool
 from sweep.readiness import Deadlines
 from sweep.registry import HOST_SETTINGS, load
@@ -46,7 +44,6 @@ from sweep.search.proposer import Proposer
 from sweep.search.view import SpaceView
 
 LEASE_S = 60.0
-PROBE_PROMPTS = 4
 
 
 class Progress(AbstractContextManager["Progress"], Listener, Protocol):
@@ -89,7 +86,7 @@ def run(store: Store, study: StudyRow, spec: StudySpec, make_progress: MakeProgr
     state = StudyState.STOPPED
     try:
         store.set_state(study.id, StudyState.RUNNING)
-        prompts = _prompts(spec)
+        prompts = prompts_of(spec)
         books = make_books(store, study, spec)
         books.recover("the controller ended while this was running")
         settings = _run_settings(spec)
@@ -104,8 +101,8 @@ def run(store: Store, study: StudyRow, spec: StudySpec, make_progress: MakeProgr
             request=_requests(spec, secrets),
             renew_owner=lambda old: replace(old, owner=replace(old.owner, epoch=_epoch(old.owner.epoch))),
             listener=progress,
-            outputs=OutputCheck() if _outputs_comparable(spec) else None,
-            slo=_slo(spec),
+            outputs=OutputCheck() if outputs_comparable(spec) else None,
+            slo=slo(spec),
         )
         with progress:
             state = StudyState(_drive(runner))
@@ -193,16 +190,6 @@ def _epoch(before: int = 0) -> int:
 # ---------------------------------------------------------------------------------------------- parts
 
 
-def _slo(spec: StudySpec) -> Slo | None:
-    return spec.workload.slo.noun if spec.workload.slo is not None else None
-
-
-def _outputs_comparable(spec: StudySpec) -> bool:
-    """Greedy answers with their token ids, one request at a time."""
-    workload = spec.workload
-    return workload.temperature == 0 and workload.endpoint == "generate" and 1 in workload.concurrency
-
-
 def _run_settings(spec: StudySpec) -> RunSettings:
     measurement = spec.measurement
     return RunSettings(
@@ -246,7 +233,7 @@ def make_books(store: Store, study: StudyRow, spec: StudySpec) -> Books:
     analysis = AnalysisSettings(
         bracket_tolerance=spec.measurement.tolerance,
         ignore_eos=spec.workload.ignore_eos,
-        slo=_slo(spec),
+        slo=slo(spec),
         wanted_gain=spec.measurement.wanted_gain,
         min_success=health.SUCCESS_LIMIT,
         max_lag_p99_s=health.LAG_P99_LIMIT_S,
@@ -287,6 +274,7 @@ def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -
             python=transport.python,
             activate=host.activate,
             base_dir=host.base_dir,
+            container=host.container_settings,
             gpus=gpus,
             engine=spec.engine,
             engine_args=_engine_args(spec, host, prompts),
@@ -342,56 +330,3 @@ def _requests(spec: StudySpec, secrets: Mapping[str, str]) -> Callable[..., Call
         return request
 
     return for_arm
-
-
-# ---------------------------------------------------------------------------------------------- what is measured
-
-
-def _prompts(spec: StudySpec) -> PromptSet:
-    workload = spec.workload
-    return load_prompts(workload.prompts, workload.categories, format=workload.format)
-
-
-def make_plan(spec: StudySpec, stage: Stage, prompts: PromptSet | None = None) -> LaunchPlan:
-    """Rounds of all concurrency levels; a linear drift within a launch then meets every level alike."""
-    seed = spec.workload.seed if spec.workload.seed is not None else spec.seed
-    chosen = (prompts or _prompts(spec)).for_stage(stage, seed, spec.workload.per_category)
-    blocks = tuple(
-        _block(spec, chosen, stage, level, turn)
-        for turn in range(spec.workload.repeats)
-        for level in spec.workload.concurrency
-    )
-    warm = max(blocks, key=lambda block: block.concurrency)
-    return LaunchPlan(probe_prompts=chosen[:PROBE_PROMPTS], warm=warm, blocks=blocks)
-
-
-def _block(spec: StudySpec, chosen: tuple[Prompt, ...], stage: Stage, level: int, turn: int) -> BlockSpec:
-    workload = spec.workload
-    return BlockSpec(
-        stage=stage,
-        concurrency=level,
-        round=turn,
-        prompts=_enough(chosen, level, workload.requests_per_level, open_loop=workload.request_rate is not None),
-        max_tokens=workload.max_tokens,
-        temperature=workload.temperature,
-        seed=workload.seed if workload.seed is not None else spec.seed,
-        ignore_eos=workload.ignore_eos,
-        endpoint=workload.endpoint,
-        stream_interval=workload.stream_interval,
-        request_rate=workload.request_rate,
-        timeout_s=workload.timeout_s,
-        stall_s=spec.measurement.stall_timeout_s,
-        chat_template_args=workload.chat_template_args,
-    )
-
-
-def _enough(chosen: tuple[Prompt, ...], level: int, wanted: int | None, *, open_loop: bool) -> tuple[Prompt, ...]:
-    """Each prompt once at concurrency 1; above, whole waves: at least two, each prompt at least once. An open loop has
-    no waves: as many as wanted."""
-    if open_loop:
-        return tuple(chosen[i % len(chosen)] for i in range(wanted or 2 * len(chosen)))
-    if level == 1:
-        return chosen
-    count = wanted or max(len(chosen), 2 * level)
-    count = math.ceil(count / level) * level
-    return tuple(chosen[i % len(chosen)] for i in range(count))

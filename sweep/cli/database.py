@@ -11,6 +11,8 @@ from sweep.cli.common import db_option, is_tty, json_option, print_json
 from sweep.cli.query import open_store
 from sweep.errors import StoreError, UsageError
 
+GROWTH_FROM = 1000  # requests; below, the empty tables are most of the file
+
 
 @click.group()
 def db() -> None:
@@ -34,7 +36,7 @@ def check(db_url: str, as_json: bool) -> None:
     else:
         total = sum(row["requests"] for row in rows)
         click.echo(f"{answer['database']}: {'sound' if not complaints else 'DAMAGED'}" + _size(size))
-        if size and total:
+        if size and total >= GROWTH_FROM:
             click.echo(
                 f"about {size / total:.0f} bytes for each of {total} requests; `sweep db trim` lets go of old ones"
             )

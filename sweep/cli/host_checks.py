@@ -89,6 +89,7 @@ def servers_of(host: Host, engine: str, engine_args: dict[str, Any], gpus: int, 
         base_dir=host.base_dir,
         owner=Owner(study, this_holder()),
         activate=host.activate,
+        container=host.container_settings,
     )
     return servers, made
 

@@ -104,9 +104,11 @@ def _order(space: SearchSpace) -> list[Any]:
 def _queues(spec: StudySpec, space: SearchSpace, trials: int) -> list[_Queue]:
     """What each host would launch if all took equally long: the run's own agenda, stepped without a clock."""
     from sweep import pairing
-    from sweep.agenda import HostAgenda, confirm_jobs, engine_default_arm
+    from sweep.agenda import HostAgenda, Job, confirm_jobs, engine_default_arm
+    from sweep.model import BASELINE, Basis, Role, Stage
 
     measurement = spec.measurement
+    beside = pairing.choose(spec).mode is Basis.RESIDENT
     arms = _order(space)[:trials]
     default = None
     if measurement.engine_default:
@@ -114,7 +116,7 @@ def _queues(spec: StudySpec, space: SearchSpace, trials: int) -> list[_Queue]:
     queues: list[_Queue] = []
     for place, host in enumerate(spec.hosts):
         agenda = HostAgenda(
-            calibrate_launches=max(1, measurement.calibrate_launches),
+            calibrate_launches=max(2 if beside else 1, measurement.calibrate_launches),
             baseline_every=measurement.baseline_every,
             baseline_minutes=measurement.baseline_minutes,
             engine_default=default if place == 0 else None,
@@ -126,8 +128,13 @@ def _queues(spec: StudySpec, space: SearchSpace, trials: int) -> list[_Queue]:
             reference = agenda.reference(0.0)
             now = [reference] if reference is not None else agenda.candidate(*mine.pop(0), pair=0)
             for job in now:
-                jobs.append(job)
+                jobs += [
+                    *([Job(BASELINE, Role.BASELINE, Stage.SEARCH)] if beside and job.trial is not None else ()),
+                    job,
+                ]
                 agenda.done(job, 0.0, measured=True)
+            if beside:
+                agenda.paired(0.0)
         last = agenda.last()
         jobs += [last] if last is not None else []
         if place == 0 and measurement.confirm_top and arms:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -16,32 +17,41 @@ from rich.text import Text
 QUIET = {"progress", "block", "launch"}  # too frequent for plain lines
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How far a study is. ``launches_left`` is a guess; ``best`` the best configuration so far in words."""
+
+    finished: int
+    wanted: int
+    launches_left: int
+    best: str | None
+
+
 @dataclass(slots=True)
 class _HostView:
-    phase: str = "connecting"
+    phase: str = "starting Ray"
     arm: str = ""
     trial: int | None = None
     since: float = field(default_factory=time.time)
     done: int = 0
-    note: str = ""
 
 
 class LiveProgress:
     """A ``sweep.seams.Listener`` that keeps a table up to date.
 
-    ``best`` returns the line for the best configuration so far; ``left`` the seconds left, None where unknown.
+    ``outlook`` is asked after each launch, with the number of confirming launches so far.
     """
 
-    def __init__(
-        self, console: Console, title: str, best: Callable[[], str | None], left: Callable[[int], float | None]
-    ) -> None:
+    def __init__(self, console: Console, title: str, hosts: Sequence[str], outlook: Callable[[int], Outlook]) -> None:
         self._title = title
-        self._best = best
-        self._left = left
-        self._hosts: dict[str, _HostView] = {}
+        self._outlook = outlook
+        self._hosts = {name: _HostView() for name in hosts}
         self._verdicts: Counter[str] = Counter()
         self._last = ""
-        self._best_line: str | None = None
+        self._confirmed = 0
+        self._seen: Outlook | None = None
+        self._begun: float | None = None  # when the first launch began
+        self._left_at: tuple[float, float] | None = None  # seconds left, as reckoned at this time
         self._live = Live(self._render(), console=console, refresh_per_second=4, get_renderable=self._render)
 
     def __enter__(self) -> LiveProgress:
@@ -49,6 +59,7 @@ class LiveProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._left_at = None
         self._live.stop()
 
     def on_event(self, event: Mapping[str, Any]) -> None:
@@ -56,39 +67,65 @@ class LiveProgress:
         if kind == "progress" and event.get("phase") is None:
             return
         if name := event.get("host"):
-            host = self._hosts.setdefault(name, _HostView())
-            if kind in ("launch", "block", "progress"):
-                host.phase = describe_phase(event)
-                host.since = event.get("since", event["at"])
-                if kind == "launch":
-                    host.arm, host.trial = event["arm"], event.get("trial")
-            elif kind == "host_aside":
-                host.phase, host.note = "set aside", event["why"]
-        if kind == "finished":
-            host = self._hosts[event["host"]]
-            host.done, host.phase, host.arm = host.done + 1, "idle", ""
-            if event.get("trial") is not None:
-                verdict = event["diagnosis"]["verdict"] if event["diagnosis"] else "complete"
-                self._verdicts[verdict] += 1
-            self._best_line = self._best()
+            self._on_host(self._hosts.setdefault(name, _HostView()), kind, event)
+        if kind in ("finished", "launched"):
+            self._reckon(event)
         if (line := describe(event)) and kind not in QUIET:
             self._last = line
 
+    def _on_host(self, host: _HostView, kind: str, event: Mapping[str, Any]) -> None:
+        if kind == "prepare":
+            host.phase, host.since = "connecting", event["at"]
+        elif kind in ("launch", "block", "progress"):
+            phase = describe_phase(event)
+            if phase != host.phase:
+                host.phase, host.since = phase, event.get("since", event["at"])
+            if kind == "launch":
+                confirm = " (confirm)" if event.get("stage") == "confirm" else ""
+                host.arm, host.trial = event["arm"] + confirm, event.get("trial")
+                self._begun = self._begun or event["at"]
+        elif kind == "host_aside":
+            host.phase, host.arm, host.trial = f"set aside: {event['why']}", "", None
+        elif kind in ("finished", "launched"):
+            host.done, host.phase, host.since = host.done + 1, "idle", event["at"]
+            host.arm, host.trial = "", None
+
+    def _reckon(self, event: Mapping[str, Any]) -> None:
+        """After a launch: counts, the best so far, and the time left at the pace so far."""
+        self._confirmed += event["kind"] == "launched"
+        if event["kind"] == "finished" and event.get("trial") is not None:
+            self._verdicts[event["diagnosis"]["verdict"] if event["diagnosis"] else "complete"] += 1
+        self._seen = self._outlook(self._confirmed)
+        done = sum(host.done for host in self._hosts.values())
+        if self._begun is not None and done > 1:  # one launch says little: the first of all is slower
+            pace = (event["at"] - self._begun) / done
+            self._left_at = (self._seen.launches_left * pace, event["at"])
+
     def _render(self) -> Group:
-        table = Table(title=self._title, title_justify="left", expand=False)
+        table = Table(title=self._title, title_justify="left", expand=False, box=SIMPLE_HEAD, pad_edge=False)
         for column in ("host", "launches", "arm", "phase", "for"):
-            table.add_column(column)
+            table.add_column(column, overflow="fold")
         for name, host in sorted(self._hosts.items()):
             arm = f"#{host.trial} {host.arm}" if host.trial is not None else host.arm
-            table.add_row(name, str(host.done), arm, host.note or host.phase, clock(time.time() - host.since))
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self._verdicts.items())) or "none yet"
-        left = self._left(sum(self._verdicts.values()))
-        lines = [f"trials: {counts}" + (f"   about {clock(left)} left" if left is not None else "")]
-        if self._best_line:
-            lines.append(f"best so far: {self._best_line}")
+            table.add_row(name, str(host.done), arm, host.phase, clock(time.time() - host.since))
+        lines = [self._counts()]
+        if self._seen is not None and self._seen.best:
+            lines.append(f"best so far: {self._seen.best}")
         if self._last:
             lines.append(self._last)
-        return Group(table, *(Text(line, overflow="ellipsis") for line in lines))
+        return Group(table, *(Text(line, overflow="ellipsis", no_wrap=True) for line in lines))
+
+    def _counts(self) -> str:
+        text = "trials: "
+        if self._seen is None:
+            text += "none yet"
+        else:
+            counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self._verdicts.items()))
+            text += f"{self._seen.finished} of {self._seen.wanted} finished" + (f" ({counts})" if counts else "")
+        if self._left_at is not None:
+            seconds, at = self._left_at
+            text += f"; about {clock(max(0.0, seconds - (time.time() - at)))} left"
+        return text
 
 
 class PlainProgress:

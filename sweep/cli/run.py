@@ -207,15 +207,22 @@ def make_progress(study: StudyRow, spec: StudySpec, as_json: bool) -> Any:
     """The listener of a run: live on a terminal, plain lines otherwise (on stderr beside JSON)."""
     from rich.console import Console
 
+    from sweep.agenda import launches_left
     from sweep.books import Books
-    from sweep.cli.progress import LiveProgress, PlainProgress
+    from sweep.cli.progress import LiveProgress, Outlook, PlainProgress
     from sweep.runner import RunSettings
 
     def make(books: Books, settings: RunSettings) -> Any:
+        def outlook(confirmed: int) -> Outlook:
+            finished, wanted = books.trials_finished(), books.trials_wanted(settings.trials)
+            top, launches = min(settings.confirm_top, wanted), settings.confirm_launches
+            left = launches_left(wanted - finished, spec.measurement.baseline_every, top, launches, confirmed)
+            return Outlook(finished, wanted, left, books.best_line())
+
         if as_json or not is_tty():
             return PlainProgress(lambda line: click.echo(line, err=as_json))
-        title = f"{study.name} on {len(spec.hosts)} host(s)" + (" (simulated)" if spec.simulated else "")
-        return LiveProgress(Console(), title, books.best_line, lambda done: books.seconds_left(done, settings.trials))
+        title = study.name + (" (simulated)" if spec.simulated else "")
+        return LiveProgress(Console(), title, [host.name for host in spec.hosts], outlook)
 
     return make
 

@@ -32,6 +32,11 @@ def print_trial(answer: Mapping[str, Any]) -> None:
         click.echo(f"  constraint {text}: {'kept' if violation <= 0 else f'broken by {violation:.2f}'}")
     for flag, evidence in answer["flag_evidence"].items():
         click.echo(f"  flag       {flag}: {evidence}")
+    for found in answer["outputs"]:
+        click.echo(
+            f"  outputs    of {found['prompts']} greedy answers {found['same']} equal the baseline's, "
+            f"{found['near_ties']} leave it at a near-tie, {found['differences']} elsewhere, {found['unclear']} unclear"
+        )
     for launch in answer["launches"]:
         _print_launch(launch)
 

@@ -190,6 +190,11 @@ def gpus(value: Any) -> Any:
     return value
 
 
+def container(value: Any) -> Any:
+    """``IMAGE`` is short for ``{image: IMAGE}``."""
+    return {"image": value} if isinstance(value, str) else value
+
+
 def objectives(value: Any) -> Any:
     """``output_throughput@32`` is short for ``{metric: output_throughput, concurrency: 32}``."""
     if isinstance(value, (str, Mapping)):

@@ -7,10 +7,18 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from launchers.containers import ContainerSettings
 from sweep.config import fields
 from sweep.config.fields import Name, Part, Positive, Text
 
 Count = Annotated[int, Field(ge=1)]
+
+
+class Container(Part):
+    """Servers run in this image through docker. ``args``: further options of ``docker run``, such as volumes."""
+
+    image: Text
+    args: Annotated[tuple[Text, ...], BeforeValidator(fields.one_or_many)] = ()
 
 
 class Host(Part):
@@ -27,7 +35,7 @@ class Host(Part):
     activate: Text | None = None  # shell command that enters it, instead of python
     base_dir: Text | None = None  # where our files go; None: ~/.specsweep
     gpus: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(fields.gpus)] | None = None
-    container: Text | None = None
+    container: Annotated[Container | None, BeforeValidator(fields.container)] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -45,11 +53,16 @@ class Host(Part):
             raise ValueError(f"host {self.name!r} is local and takes no {given[0]}")
         if self.kind == "ssh" and (self.ssh is None) == (self.host is None):
             raise ValueError(f"host {self.name!r} needs exactly one of ssh (an alias) and host (an address)")
-        if self.container is not None:
-            raise ValueError(f"host {self.name!r}: servers in containers are not supported; leave container out")
+        if self.container is not None and self.activate is not None:
+            raise ValueError(f"host {self.name!r}: container and activate both say where the engine is: give one")
         if self.python is not None and self.activate is not None:
             raise ValueError(f"host {self.name!r}: give python or activate, not both")
         return self
+
+    @property
+    def container_settings(self) -> ContainerSettings | None:
+        """What a launch needs to know of the container; None for servers that run on the host itself."""
+        return None if self.container is None else ContainerSettings(self.container.image, self.container.args)
 
     @property
     def address(self) -> str | None:

@@ -104,7 +104,7 @@ def kubernetes(study: StudyRow, trial: TrialRow) -> str:
 
 def image(study: StudyRow, served: Serving) -> str:
     """The container image of the study's hosts where one is named, else the engine's public one of that version."""
-    named = next((host.container for host in read_spec(study).hosts if host.container), None)
+    named = next((host.container.image for host in read_spec(study).hosts if host.container), None)
     return named or f"{IMAGE}:v{served.engine_version}"
 
 

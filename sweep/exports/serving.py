@@ -54,8 +54,11 @@ def read_spec(study: StudyRow) -> StudySpec:
 def serving(study: StudyRow, trial: TrialRow | None, *, host: str = "127.0.0.1") -> Serving:
     """The command of a trial as it effectively ran (None: no speculation), for the engine version it was measured on.
 
-    A simulated study gives the command of the engine that it stood for.
+    A simulated study gives the command of the engine that it stood for. Raises UsageError for a study of servers that
+    were running already: their pins were never ours to know.
     """
+    if any(isinstance(note, dict) and "attached" in note for note in study.notes):
+        raise UsageError(f"study {study.name!r} measured servers that were running already; it has no launch command")
     spec = read_spec(study)
     arm = ArmConfig()
     version = spec.engine_version or SearchSpace.from_spec(spec, allow_empty=True).version

@@ -12,7 +12,7 @@ from search_spaces.space import SearchSpace
 from storage import queries, reading
 from storage.pareto import pareto
 from storage.reading import BlockFigures
-from storage.records import GainRow, LaunchRow, StudyRow, TrialRow, TrialState
+from storage.records import GainRow, LaunchRow, StudyRow, TrialRow
 from storage.store import Store
 from sweep.errors import SweepError, UsageError
 from sweep.exports.serving import read_spec, serving
@@ -123,7 +123,9 @@ class Facts:
             if trial.verdict is not Verdict.COMPLETE:
                 continue
             broken = [text for text, violation in trial.constraints.items() if violation > 0]
-            if Flag.SCREENED_OUT.value in trial.flags:
+            if trial.config.lossy:
+                out.append((trial, "relaxed acceptance may change the answers; ranked by `sweep best --lossy` alone"))
+            elif Flag.SCREENED_OUT.value in trial.flags:
                 out.append((trial, f"screened out: {trial.flags[Flag.SCREENED_OUT.value]}"))
             elif str(trial.number) in not_comparable:
                 out.append((trial, f"not comparable: {not_comparable[str(trial.number)]}"))
@@ -158,11 +160,6 @@ def collect(store: Store, study: StudyRow, *, objective: str | None = None) -> F
         command=_command(store, study, found),
         hosts=[{"name": host.name, "kind": host.kind, "facts": host.facts or {}} for host in store.hosts(study.id)],
     )
-
-
-def waiting(trials: Sequence[TrialRow]) -> int:
-    """Trials that have not ended yet."""
-    return sum(trial.state is not TrialState.FINISHED for trial in trials)
 
 
 def _over_baseline(row: GainRow) -> bool:

@@ -6,7 +6,7 @@ security policy in the page forbids every connection besides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # plotl
 from storage.records import TrialRow
 from sweep import __version__
 from sweep.metrics import METRICS
+from sweep.model import Verdict
 from sweep.report import plots_gain, plots_why
 from sweep.report.drawing import Plot
 from sweep.report.facts import Facts
@@ -37,6 +38,7 @@ MAKERS: Sequence[Callable[[Facts], Plot | None]] = (
 def render(facts: Facts, *, revision: str | None = None) -> str:
     """The page. ``revision``: the live page's state, which makes it ask its server for a newer one; the live page
     loads plotly from ``plotly.js`` beside it instead of carrying it."""
+    ranked = {row["trial"]: row for row in facts.ranking}
     drawn = [plot for make in MAKERS if (plot := make(facts)) is not None]
     environment = Environment(
         loader=PackageLoader("sweep.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -51,7 +53,10 @@ def render(facts: Facts, *, revision: str | None = None) -> str:
         plots=drawn,
         effects=plots_why.effects(facts),
         spec=lambda plot: Markup(plot.spec()),  # escaped for a script element by itself
-        rows=[arm_row(facts, trial) for trial in facts.trials],
+        rows=sorted(
+            (arm_row(trial, ranked.get(trial.number)) for trial in facts.trials),
+            key=lambda row: (row["rank"] is None, row["rank"], row["trial"]),
+        ),
         noise=[(line, METRICS[line["metric"]]) for line in facts.analysis.get("noise", [])],
         hours=facts.gpu_hours(),
         provenance=provenance(facts),
@@ -69,16 +74,15 @@ def plotly_js() -> str:
     return str(get_plotlyjs())
 
 
-def arm_row(facts: Facts, trial: TrialRow) -> dict[str, Any]:
-    """One line of the table of all arms."""
-    ranked = next((row for row in facts.ranking if row["trial"] == trial.number), None)
+def arm_row(trial: TrialRow, ranked: Mapping[str, Any] | None) -> dict[str, Any]:
+    """One line of the table of all arms; ``ranked`` is its row of the ranking where it has one."""
     config = (trial.effective.config if trial.effective else trial.config).as_dict()
     return {
         "trial": trial.number,
         "label": trial.config.label(),
         "config": config,
         "result": ranked["comparison"] if ranked else trial.verdict.value if trial.verdict else trial.state.value,
-        "failed": ranked is None and trial.verdict is not None,
+        "failed": trial.verdict is not None and trial.verdict is not Verdict.COMPLETE,
         "rank": ranked["rank"] if ranked else None,
         "value": ranked["value"] if ranked else None,
         "gain": ranked["gain"] if ranked else None,

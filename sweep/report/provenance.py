@@ -26,6 +26,7 @@ def provenance(facts: Facts) -> dict[str, str]:
         "draft models": _join(_model(m) for m in (spec.get("space") or {}).get("draft_model") or []),
         "hosts": _join(_host(host) for host in facts.hosts),
         "GPU clocks and power": _gpus(facts),
+        "pairing": _join(sorted({row.gain.basis.value for row in facts.gains if row.gain})),
         "seed": str(study.seed),
         "space hash": study.space_hash,
         "prompts": f"{workload.get('prompts', 'builtin')}; categories {_join(workload.get('categories') or ['all'])}",

@@ -117,6 +117,8 @@ def test_a_wrong_key_or_value_is_said_with_its_place(old: str, new: str, expecte
         ("hosts: [{ssh: a, gpus: [1, 1]}]", "hosts[0].gpus: a GPU is given twice"),
         ("hosts: [{ssh: a}, {ssh: a}]", "hosts[1].name: two hosts are named 'a'"),
         ("hosts: [{name: a}]", "host 'a' needs exactly one of ssh (an alias) and host (an address)"),
+        ("hosts: [{kind: local, container: i, activate: a}]", "container and activate both say where the engine is"),
+        ("hosts: [{kind: local, container: {imag: i}}]", "image"),
         ("hosts: [{kind: local, user: me}]", "host 'local' is local and takes no user"),
         ("hosts: [{ssh: a, port: 99999}]", "hosts[0].port: should be less than or equal to 65535"),
         ("workload: {concurrency: 0}", "workload.concurrency[0]: should be greater than or equal to 1"),

@@ -130,11 +130,11 @@ def test_a_stop_that_cannot_be_verified_is_seen_and_counted(tmp_path: Path, monk
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte, where we may mount one."""
+    """A file system of 16 MB, where we may mount one."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], capture_output=True, check=False
     )
     if mounted.returncode != 0:
         pytest.skip("a file system cannot be mounted here")
@@ -151,7 +151,7 @@ def test_a_full_disk_ends_the_study_with_nothing_running(tmp_path: Path, small_d
         wait_for(lambda: study.store.events(study.row.id, kind="block"), 30.0)
         with contextlib.suppress(OSError), filled.open("wb", buffering=0) as ballast:
             while True:
-                ballast.write(b"0" * 1024)
+                ballast.write(b"0" * 4096)
 
     thread = threading.Thread(target=fill)
     thread.start()

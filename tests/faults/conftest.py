@@ -17,6 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.faults)
+            item.add_marker(pytest.mark.timeout(600))  # a minute each on an idle machine, a lease or two included
 
 
 @pytest.fixture

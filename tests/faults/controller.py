@@ -3,7 +3,7 @@
 Everything is the product's but Ray: owners live in this process, since a Ray of its own for every fault would take most
 of the time (what Ray adds has its tests in test_ray.py). Options: ``kill=WHEN:WHAT[:NTH]`` kills this process with
 SIGKILL before or after the NTH (default 1st) call WHAT of the store that concerns a trial, or ``during`` the NTH call
-WHAT of a host's owner, in the middle of it; ``lease=SECONDS``; ``ray=1`` uses real Ray; ``clock=FILE`` adds the seconds
+WHAT of a host's owner, in the middle of it; ``lease=SECONDS``; ``reconnect=SECONDS`` of patience with an SSH host out of reach; ``ray=1`` uses real Ray; ``clock=FILE`` adds the seconds
 in FILE to what `time.time` says here.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from launchers.hosts import ssh
 from storage.store import Store
 from sweep import session
 from sweep.bench import health
@@ -97,6 +98,7 @@ class Echo:
 def main(command: str, db: str, space: str, *pairs: str) -> int:
     options = dict(pair.split("=", 1) for pair in pairs)
     session.LEASE_S = float(options.get("lease", 60.0))
+    ssh.RECONNECT_S = float(options.get("reconnect", ssh.RECONNECT_S))
     if "clock" in options:
         real, offset = time.time, Path(options["clock"])
         time.time = lambda: real() + float(offset.read_text())

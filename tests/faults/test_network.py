@@ -150,7 +150,7 @@ def test_a_host_that_stays_away_is_set_aside(far: Lab, host: NetHost, tmp_path: 
     far.write({**SLOW, "budget": {"trials": 2}, "simulate": {"time_scale": 2.0}})
     space = far.space()
     far.save({**space, "hosts": [far.host, here]})
-    process = far.spawn("start", lease=12)
+    process = far.spawn("start", lease=12, reconnect=4)
     far.until("SELECT 1 FROM blocks b JOIN launches l ON l.id = b.launch_id WHERE l.host = 'gpu'")
     host.power_off()
     far.ends(process)

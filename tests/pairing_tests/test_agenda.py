@@ -79,9 +79,12 @@ def test_a_candidate_beside_its_baseline_needs_no_bracket():
     assert host.last() is None
 
 
-@pytest.mark.parametrize(("mode", "launches"), [("alternate", "B00B11B"), ("bracketed", "B01B")])
+@pytest.mark.parametrize(
+    ("mode", "launches"), [("alternate", "B00B11B"), ("bracketed", "B01B"), ("resident", "BBB0B1")]
+)
 def test_plan_says_what_the_run_will_do(lab, mode, launches):
-    spec = lab.spec("budget.trials=2", f"measurement.pairing={mode}")
+    pins = ("server.args.max-total-tokens=4096", "server.args.sleep-on-idle=true")
+    spec = lab.spec("budget.trials=2", *pins, f"measurement.pairing={mode}")
     document = describe(spec, SearchSpace.from_spec(spec))
     assert document["launches"] == len(launches)
     searched = len(launches) - launches.count("B")

@@ -61,8 +61,8 @@ def test_a_neighbour_that_costs_something_ends_it(lab):
     ("mib", "drafter_gb", "words", "order"),
     [
         (3400, 0.1, "MiB are needed", [None, 0, None]),
-        (4096, 0.1, "a second server did not run beside", [None, 0, None]),
-        (9000, 5.0, "the GPUs do not hold both", [None, None, None, 0, None]),
+        pytest.param(4096, 0.1, "a second server did not run beside", [None, 0, None], marks=pytest.mark.slow),
+        pytest.param(9000, 5.0, "the GPUs do not hold both", [None, None, None, 0, None], marks=pytest.mark.slow),
     ],
 )
 def test_memory_for_one_server_only_ends_it_and_the_trial_is_launched_alone(lab, mib, drafter_gb, words, order):

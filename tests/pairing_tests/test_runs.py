@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from click.testing import CliRunner
+
+from sweep.cli.query import show
+from sweep.errors import HostError
 from sweep.model import Role
 
 ONE = ("space.num_steps=[3]", "space.num_draft_tokens=[4]")
@@ -37,9 +42,11 @@ def test_wrong_output_is_flagged_with_its_evidence(lab):
     assert "output_differs" in row["flags"]
     shown = lab.show(study, 0)
     assert "4 of 4 greedy answers" in shown["flag_evidence"]["output_differs"]
-    (event,) = lab.store.events(study.id, kind="outputs")
-    assert event.detail["differs"]
-    assert event.detail["share"] == 1.0
+    (found,) = shown["outputs"]
+    assert found["differs"]
+    assert found["share"] == 1.0
+    text = CliRunner().invoke(show, ["0", "--db", f"sqlite:///{lab.folder}/t.db"]).output
+    assert "of 4 greedy answers 0 equal the baseline's, 0 leave it at a near-tie, 4 elsewhere" in text
     assert row["gain"]["basis"] == "bracketed"
 
 
@@ -67,3 +74,13 @@ def test_a_step_between_the_brackets_queues_the_trial_again(lab, monkeypatch):
     # Only the second launch is compared, against baselines that ran as slowly as it did.
     (row,) = lab.best(study)["best"]
     assert row["gain"]["estimate"] > 0
+
+
+@pytest.mark.slow
+def test_a_baseline_that_cannot_be_measured_does_not_go_on_for_ever(lab):
+    broken = {"failures": [{"kind": "truncated_json", "after_tokens": 70}]}
+    with pytest.raises(
+        HostError, match=r"gpu: 3 infrastructure failures in a row, the last: 0 of 4 requests succeeded"
+    ):
+        lab.run(*ONE, *LONG, profile=broken)
+    assert order(lab, lab.store.study("pairs")) == "BBB"

@@ -27,13 +27,14 @@ CEILING = float(np.log(-np.log(0.03)))
 SHARPNESS = 6.0
 # A residual of the depth slope reaches the level's own size after this many depths.
 DEPTH_SCALE = 4.0
-# Verify steps of one answer are not independent; counts are discounted before they become a variance.
-EFFECTIVE_SHARE = 0.5
 ROUNDS = 3
+START = Hyper(0.06, 1.0)
+# Verify steps of one answer are not quite independent: the grid allows twice the binomial error.
 GRID = tuple(
-    Hyper(amplitude, noise, log_prior=-0.3 * i)
+    Hyper(amplitude, noise, -0.3 * i, main)
     for i, amplitude in enumerate((0.02, 0.06, 0.15, 0.4))
     for noise in (1.0, 2.0)
+    for main in (0.9, 0.3)
 )
 
 
@@ -66,7 +67,7 @@ class Acceptance:
             rows, y, scale = self._observed(index, depth_of, eta, error, estimate)
             more = self._linear_lengths(lengths, estimate)
             rows, y, scale = _join((rows, y, scale), more)
-            estimate = Conditioned(self.prior, rows, y, scale, GRID[2])
+            estimate = Conditioned(self.prior, rows, y, scale, START)
         self._fit = average(self.prior, rows, y, scale, GRID)
         self._best = self._fit[0][1]
         self.misfit = float(sum(w * c.hyper.amplitude for w, c in self._fit))
@@ -101,7 +102,8 @@ class Acceptance:
         return np.asarray(rows.basis @ at.terms() + (rows.loads * residual).sum(1))
 
     def _prior(self) -> Prior:
-        """Shared: level 0 +- 0.7 (acceptance 0.4-0.87), slope -0.06 +- 0.06 per depth, width exponent 0.5 +- 0.2."""
+        """Shared: level 0 +- 0.7 (acceptance 0.4-0.87), slope -0.06 +- 0.06 per depth, width exponent 0.5 +- 0.2;
+        per drafter +- 0.35, 0.05, 0.12; any depth +- 0.08 of its own."""
         groups, depth = self._groups, self._max_depth
         shared = [(0.0, 0.7), (-0.06, 0.06), (0.5, 0.2), (0.0, 0.15), (0.0, 0.15), (0.0, 0.06), (0.0, 0.15)]
         mean = [m for m, _ in shared] + [0.0] * (3 * groups + depth)
@@ -153,10 +155,10 @@ def _by_depth(histogram: Sequence[int], depth: int) -> tuple[Array, Array, Array
     reached = np.cumsum(counts[::-1])[::-1]
     depths, eta, error = [], [], []
     for j in range(min(depth, len(counts))):
-        at_risk = reached[j] * EFFECTIVE_SHARE
+        at_risk = reached[j]
         if at_risk < 5:
             break
-        passed = (reached[j + 1] if j + 1 < len(reached) else 0.0) * EFFECTIVE_SHARE
+        passed = reached[j + 1] if j + 1 < len(reached) else 0.0
         q = (passed + 0.5) / (at_risk + 1.0)
         hazard = -np.log1p(-q)
         depths.append(float(j))

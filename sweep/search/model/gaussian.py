@@ -21,7 +21,7 @@ Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 
 # How main effects share the residual's variance among the three leading features (depth, topk, verified tokens).
-MAIN_SHARES = (0.2, 0.1, 0.7)
+MAIN_SHARES = (0.1, 0.05, 0.85)
 # Of what is not a main effect, the part that is a point's own.
 OWN_SHARE = 0.2
 # Main effects forget faster than the joint one by this factor.
