@@ -14,6 +14,7 @@ from typing import Any
 
 from storage.store import Store
 from sweep.agenda import Job
+from sweep.bench.health import LIMIT
 from sweep.diagnoses import cancelled
 from sweep.metrics import Slo
 from sweep.model import (
@@ -245,6 +246,8 @@ class Launcher:
             ):
                 raise Ended(report.diagnosis)
         assert report.block is not None
+        if LIMIT in (report.block.invalid or ""):
+            live.flags[Flag.CLIENT_LIMITED] = report.block.invalid or ""
         raise Ended(
             Diagnosis(
                 Verdict.MEASUREMENT_INVALID,

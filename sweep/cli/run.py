@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -162,8 +163,10 @@ def _start_attached(
     progress = PlainProgress(lambda line: click.echo(line, err=as_json))
     with Store.open(db_url) as store:
         study = attached.measure(store, spec, url, baseline_url, os.environ.get("SWEEP_API_KEY"), progress)
+        answer = summary(store, study.id)
+        finish.tell(answer)
         if as_json:
-            print_json(summary(store, study.id))
+            print_json(answer)
         else:
             print_best(store, study.name)
 
@@ -182,7 +185,9 @@ def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
                 err=as_json,
             )
     try:
-        state = session.run(store, study, spec, make_progress(study, spec, as_json))
+        # Ray prints what it hears of its cluster; beside JSON that belongs on stderr.
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            state = session.run(store, study, spec, make_progress(study, spec, as_json))
     except BusyError:
         raise  # another controller runs the study: it has not ended
     except SweepError as error:

@@ -142,7 +142,8 @@ def collect(store: Store, study: StudyRow, *, objective: str | None = None) -> F
     second = [o for o in found["objectives"] if o != chosen.key]
     partner = "ttft_p50" if metric != "ttft_p50" else THROUGHPUT
     axes = [chosen.key, *second] if second else [chosen.key, f"{partner}@{chosen.concurrency}"]
-    launches = store.launches(study.id)
+    blocks = reading.block_figures(store, study.id)
+    measured = any(block.concurrency == chosen.concurrency for block in blocks)
     return Facts(
         study=study,
         made_at=time.time(),
@@ -151,10 +152,10 @@ def collect(store: Store, study: StudyRow, *, objective: str | None = None) -> F
         status=queries.status(store, study.id),
         analysis=store.analysis(study.id) or {},
         objective=chosen,
-        front=pareto(store, study.id, axes if launches else None),
+        front=pareto(store, study.id, axes if measured else None),
         trials=store.trials(study.id),
-        launches=launches,
-        blocks=reading.block_figures(store, study.id),
+        launches=store.launches(study.id),
+        blocks=blocks,
         gains=reading.gains(store, study.id),
         rejected=_rejected(study),
         command=_command(store, study, found),

@@ -98,7 +98,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(home),
+                env=environment(home, SWEEP_SSH_CONFIG=str(home / "ssh_config")),
                 start_new_session=True,
             )
         node = Node(home, process)

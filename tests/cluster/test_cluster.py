@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,15 +40,10 @@ def environ(pid: int) -> bytes:
 def test_a_host_that_is_no_node_is_reached_by_ssh(
     cluster: Cluster, driver: Driver, sshd_factory: Callable[..., Sshd], tmp_path: Path
 ) -> None:
-    """From whatever node its owner lives on; known_hosts are those of that node's user."""
+    """From whatever node its owner lives on, with the SSH configuration of that node's user."""
     server = sshd_factory("gpu-b")
-    ssh = cluster.nodes[0].home / ".ssh"
-    ssh.mkdir(mode=0o700, exist_ok=True)
-    shutil.copy(server.known_hosts, ssh / "known_hosts")
-    host = {
-        "name": "gpu-b", "host": "127.0.0.1", "port": server.port, "user": getpass.getuser(),
-        "key": str(server.client_key), "gpus": 1, "base_dir": str(tmp_path / "far"),
-    }  # fmt: skip
+    shutil.copy(server.client_config, cluster.nodes[0].home / "ssh_config")
+    host = {"name": "gpu-b", "ssh": "gpu-b", "gpus": 1, "base_dir": str(tmp_path / "far"), "python": sys.executable}
     driver.write([host], budget={"trials": 1})
     driver.run("start", "space.yaml", "--json")
     assert driver.query("SELECT verdict FROM trials") == [("complete",)]

@@ -32,6 +32,7 @@ def test_interrupts_and_rivals(user: User) -> None:
     assert str(running.pid) in rival.stderr
     assert "sweep stop smoke" in rival.stderr
 
+    user.until(LOADING)
     os.killpg(running.pid, signal.SIGINT)  # a terminal sends it to the whole group
     answer = json.loads(running.communicate(timeout=60)[0])
     assert running.returncode == 130

@@ -2,9 +2,9 @@
 
 Everything is the product's but Ray: owners live in this process, since a Ray of its own for every fault would take most
 of the time (what Ray adds has its tests in test_ray.py). Options: ``kill=WHEN:WHAT[:NTH]`` kills this process with
-SIGKILL before or after the NTH (default 1st) call WHAT of the store that concerns a trial, or ``during`` the NTH call
-WHAT of a host's owner, in the middle of it; ``lease=SECONDS``; ``reconnect=SECONDS`` of patience with an SSH host out of reach; ``ray=1`` uses real Ray; ``clock=FILE`` adds the seconds
-in FILE to what `time.time` says here.
+SIGKILL before or after the NTH (default 1st) call WHAT of the store, or ``during`` the NTH call WHAT of a host's owner,
+in the middle of it; ``lease=SECONDS``; ``reconnect=SECONDS`` of patience with an SSH host out of reach; ``ray=1`` uses
+real Ray; ``clock=FILE`` adds the seconds in FILE to what `time.time` says here.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import json
 
 from click.testing import CliRunner
 
+from sweep.bench import health
 from sweep.cli.query import best, show
 
 ONE = ("space.num_steps=[3]", "space.num_draft_tokens=[4]", "workload.repeats=1")
@@ -36,7 +37,7 @@ def test_graphs_retractions_and_throttling_are_flagged_with_evidence(lab, monkey
 
     (row,) = lab.best(study)["best"]
     assert {"cuda_graph_off", "retractions", "throttled", "simulated"} <= set(row["flags"])
-    assert {"cached_tokens", "client_limited", "lengths_differ", "not_comparable"}.isdisjoint(row["flags"])
+    assert {"cached_tokens", "lengths_differ", "not_comparable"}.isdisjoint(row["flags"])
     shown = lab.show(study, 0)
     assert "cuda graph: False" in shown["flag_evidence"]["cuda_graph_off"]
     assert "retract" in shown["flag_evidence"]["retractions"].lower()
@@ -66,3 +67,17 @@ def test_answers_that_do_not_come_are_a_verdict_not_a_figure(lab):
     assert trial["values"] == {}
     assert lab.best(study)["best"] == []
     assert [len(x["blocks"]) for x in trial["launches"]] == [2]  # measured once more, then given up
+
+
+def test_a_client_that_was_the_limit_is_a_verdict_and_a_flag(lab, monkeypatch):
+    # No client keeps so small a share of a core: the bound is moved for the candidate, everything measured is real.
+    def on_event(event):
+        if event["kind"] == "trial":
+            monkeypatch.setattr(health, "CPU_SHARE_LIMIT", 1e-9)
+
+    monkeypatch.setattr(lab.heard, "on_event", on_event)
+    study = lab.run(*ONE, "measurement.max_attempts=1")
+    trial = lab.show(study, 0)
+    assert trial["verdict"] == "measurement_invalid"
+    assert "the client was the limit: it used" in trial["flag_evidence"]["client_limited"]
+    assert lab.best(study)["best"] == []

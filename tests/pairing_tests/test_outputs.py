@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from launchers.engines.sglang import SglangEngine
 from sweep.model import BlockResult, ClientHealth, RequestRecord, Stage
 from sweep.outputs import NEAR_TIE_NAT, OutputCheck, parting
 from sweep.reports import TokenAnswer
@@ -89,3 +92,28 @@ def test_other_prompts_hosts_and_loads_are_not_compared():
     ):
         check.candidate(host, 1, [other])
     assert check.questions("h", [block(BASE)]) == []
+
+
+# ---------------------------------------------------------------------------------------------- the question itself
+
+
+def test_the_likeliest_tokens_are_read_from_the_server_s_answer():
+    asked = []
+
+    def http(method, path, body=None):
+        asked.append((method, path, body))
+        top = [[-0.72, 31, None], [-0.74, 17, "x"]]
+        return 200, json.dumps({"text": "", "meta_info": {"output_top_logprobs": [top]}}).encode()
+
+    assert SglangEngine().next_tokens(http, (5, 6), 2) == {31: -0.72, 17: -0.74}
+    ((method, path, body),) = asked
+    assert (method, path) == ("POST", "/generate")
+    assert body["input_ids"] == [5, 6]
+    assert body["sampling_params"]["max_new_tokens"] == 1
+    assert body["top_logprobs_num"] == 2
+
+
+@pytest.mark.parametrize("answer", [b"no", b"{}", b'{"meta_info": {"output_top_logprobs": null}}', b"[]"])
+def test_an_answer_without_log_probabilities_is_refused_in_words(answer):
+    with pytest.raises(RuntimeError, match="/generate answered 400 without log-probabilities"):
+        SglangEngine().next_tokens(lambda *a: (400, answer), (5,), 2)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from storage.records import TrialState
+from sweep import session
 from sweep.cli.query import show
 from sweep.errors import HostError
-from sweep.model import Role
+from sweep.model import Role, Verdict
+from sweep.pool import InlinePool
 
 ONE = ("space.num_steps=[3]", "space.num_draft_tokens=[4]")
 # Long enough for every answer to pass the place where a near-tie or a wrong token lies.
@@ -74,6 +77,34 @@ def test_a_step_between_the_brackets_queues_the_trial_again(lab, monkeypatch):
     # Only the second launch is compared, against baselines that ran as slowly as it did.
     (row,) = lab.best(study)["best"]
     assert row["gain"]["estimate"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pins", [(), ("server.args.max-total-tokens=4096", "server.args.sleep-on-idle=true")])
+def test_a_study_stopped_within_a_pair_measures_it_anew(lab, pins, monkeypatch):
+    mode = "resident" if pins else "alternate"
+    spec = lab.spec(*ONE, *pins, f"measurement.pairing={mode}", "workload.max_tokens=250", "workload.ignore_eos=true")
+    study = lab.create(spec)
+
+    def on_event(event):
+        if event["kind"] == "block" and event["trial"] == 0:
+            lab.store.request_stop(study.id)
+
+    def run() -> str:
+        return session.run(lab.store, lab.store.study_by_id(study.id), spec, lambda *_: lab.heard, InlinePool())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.heard, "on_event", on_event)
+        assert run() == "stopped"
+    cut = lab.store.launches(study.id)
+    assert all(launch.stop_report["clean"] for launch in cut)
+    assert lab.store.trial(study.id, 0).state is TrialState.QUEUED
+    assert run() == "finished"
+    (row,) = lab.best(study)["best"]
+    assert row["gain"]["basis"] == mode
+    assert lab.store.trial(study.id, 0).attempt == 2
+    fine = [x for x in lab.store.launches(study.id) if x.trial == 0 and x.verdict is Verdict.COMPLETE]
+    assert len(fine) == (1 if pins else 2)
 
 
 @pytest.mark.slow

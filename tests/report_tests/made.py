@@ -66,11 +66,21 @@ RATIO = {
 }
 
 
-def make(store: Store, name: str = "night", *, faster: float = 1.0, failed: Iterable[ArmConfig] = ()) -> StudyRow:
-    """Four measured arms (those ``failed`` end without figures), one that dies at launch with evil evidence, one left.
+def make(
+    store: Store,
+    name: str = "night",
+    *,
+    faster: float = 1.0,
+    failed: Iterable[ArmConfig] = (),
+    arms: Iterable[ArmConfig] = tuple(RATIO),
+    baseline: bool = True,
+) -> StudyRow:
+    """Measured arms (those ``failed`` end without figures), one that dies at launch with evil evidence, one left.
 
-    ``faster`` multiplies every candidate's speed, not the baseline's.
+    ``faster`` multiplies every candidate's speed, not the baseline's. Without ``baseline`` (and arms) nothing is
+    measured at all.
     """
+    arms = tuple(arms)
     spec: StudySpec = load_text(YAML)
     study = store.create_study(
         name,
@@ -87,9 +97,9 @@ def make(store: Store, name: str = "night", *, faster: float = 1.0, failed: Iter
     gpus = tuple(Gpu(n, f"GPU-{n}", "NVIDIA H200", 143771, 0) for n in range(2))
     facts = HostFacts("gpu-a", "local", "a", "u", "m", "b", "/py", "3.11", "0.5.23", gpus, (), "580", 1, 0.0, 0.0)
     store.add_host(study.id, "gpu-a", "local", facts)
-    measured: list[MeasuredLaunch] = [_launch(store, study, ArmConfig(), None, 0)]
+    measured: list[MeasuredLaunch] = [_launch(store, study, ArmConfig(), None, 0)] if baseline else []
     lost = set(failed)
-    for number, arm in enumerate(RATIO):
+    for number, arm in enumerate(arms):
         store.add_trial(study.id, arm, origin="sampler", why="to learn")
         store.start_trial(study.id, number, "gpu-a")
         if arm in lost:
@@ -99,12 +109,13 @@ def make(store: Store, name: str = "night", *, faster: float = 1.0, failed: Iter
         store.finish_trial(study.id, number, effective=Effective(arm, {"tp_size": 2}, version="0.5.23"))
         measured.append(_launch(store, study, ArmConfig(), None, len(measured)))
     store.add_trial(study.id, ArmConfig("EAGLE3", "other", 1, 4, 8), origin="sampler")
-    store.finish_trial(study.id, len(RATIO), DIED)
+    store.finish_trial(study.id, len(arms), DIED)
     store.add_trial(study.id, ArmConfig("EAGLE3", "other", 1, 1, 2), origin="sampler")
-    arms = {arm.key: arm.config for arm in store.arms(study.id)}
-    found = analyse(measured, arms, objectives=spec.goals)
+    if not measured:
+        return store.study_by_id(study.id)
+    found = analyse(measured, store.arm_configs(study.id), objectives=spec.goals)
     store.replace_analysis(study.id, [gain_row(gain) for gain in found.gains], found.as_dict())
-    for number in range(len(RATIO)):
+    for number in range(len(arms)):
         values = {o.key: found.value(number, o) for o in spec.goals}
         figures = {key: pair[0] for key, pair in values.items() if pair is not None}
         errors = {key: pair[1] for key, pair in values.items() if pair is not None}

@@ -12,6 +12,7 @@ import pytest
 
 from storage.records import StudyRow
 from storage.store import Store
+from sweep.model import Role, Stage
 from sweep.report.drawing import script_json, text
 from sweep.report.facts import collect
 from sweep.report.markdown import escape
@@ -188,6 +189,21 @@ class TestParts:
     @pytest.mark.parametrize(("seconds", "words"), [(41.2, "41 s"), (423, "7 min 03 s"), (7500, "2 h 05 min")])
     def test_duration(self, seconds: float, words: str) -> None:
         assert duration(seconds) == words
+
+    def test_before_the_first_block(self, tmp_path: Path) -> None:
+        """A launch has begun, nothing is measured: every query that the page makes must do with that."""
+        with Store.open(f"sqlite:///{tmp_path / 'early.db'}") as other:
+            study = make(other, arms=(), baseline=False)
+            other.begin_launch(
+                study.id, arm=LONG, role=Role.CANDIDATE, host="gpu-a", stage=Stage.SEARCH, sequence=1, trial=0
+            )
+            assert "nothing to rank" in html(collect(other, study))
+
+    def test_with_the_baseline_alone(self, tmp_path: Path) -> None:
+        with Store.open(f"sqlite:///{tmp_path / 'base.db'}") as other:
+            facts = collect(other, make(other, arms=()))
+            assert "smallest gain found with one launch" in html(facts)
+            assert "nothing to rank" in markdown(facts)
 
     def test_a_study_that_runs_is_reported_too(self, tmp_path: Path) -> None:
         with Store.open(f"sqlite:///{tmp_path / 'two.db'}") as other:
