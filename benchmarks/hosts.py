@@ -73,7 +73,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self.ready_at:
-            for log in self.folder.glob("*/runs/*/server.log"):
+            for log in self.folder.glob("*/*/runs/*/server.log"):
                 if b"fired up and ready to roll" in log.read_bytes():
                     self.ready_at = time.monotonic()
                     self.pid = json.loads((log.parent / "state.json").read_text())["server"]["pid"]

@@ -12,18 +12,13 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launchers.diagnosis import with_foreign_processes
 from launchers.redact import Redactor
 from launchers.servers import HostServers, RunningServer
 from sweep import diagnoses, liveness
-from sweep.bench.client import run_block
 from sweep.bench.clock import in_engine_time, in_real_time
-from sweep.bench.http import Target
-from sweep.bench.prepare import Prepared as PreparedPrompts
-from sweep.bench.prepare import prepare
-from sweep.bench.probe import probe, warm_up
 from sweep.errors import BusyError, HostError, SweepError
 from sweep.model import (
     BlockSpec,
@@ -50,6 +45,11 @@ from sweep.reports import (
     TokenQuestion,
 )
 from sweep.server_http import ServerHttp
+
+# The benchmark client is imported when a server is measured: a host's owner is a third smaller until then.
+if TYPE_CHECKING:
+    from sweep.bench.http import Target
+    from sweep.bench.prepare import Prepared as PreparedPrompts
 
 TOP_TOKENS = 5  # asked for where two texts part; a tie is between the first two
 LOG_TAIL = 60  # lines kept with a launch
@@ -211,7 +211,9 @@ class HostOwner:
     # ------------------------------------------------------------------ measure
 
     def probe(self, launch_id: str, prompts: tuple[Prompt, ...]) -> ProbeReport:
-        """Accept length from a few requests, before anything is paid for (DESIGN rule: probe before paying)."""
+        """Accept length from a few requests, before anything is paid for."""
+        from sweep.bench.probe import probe
+
         server = self._running[launch_id]
         self._note(Phase.PROBE)
         limit_s, losses = self._settings.deadlines.stall_s, self._servers.path_losses
@@ -233,6 +235,8 @@ class HostOwner:
 
     def warm_up(self, launch_id: str, spec: BlockSpec) -> Diagnosis | None:
         """Requests that are thrown away, with one pass at the block's full concurrency."""
+        from sweep.bench.probe import warm_up
+
         server = self._running[launch_id]
         self._note(Phase.WARMUP, concurrency=spec.concurrency)
         losses = self._servers.path_losses
@@ -243,6 +247,8 @@ class HostOwner:
 
     def measure(self, launch_id: str, spec: BlockSpec) -> BlockReport:
         """One block: cache flushed, requests, log flags and GPU telemetry of exactly this window."""
+        from sweep.bench.client import run_block
+
         server = self._running[launch_id]
         self._note(Phase.BENCHMARK, concurrency=spec.concurrency, round=spec.round)
         losses = self._servers.path_losses
@@ -373,11 +379,15 @@ class _Server:
         return self.http
 
     def target(self) -> Target:
+        from sweep.bench.http import Target
+
         http = self.require_http()
         return Target(http.base_url, self.running.api_key)
 
     def prepared_for(self, spec: BlockSpec) -> PreparedPrompts:
         """The block's prompts as token ids, made once per launch. Raises HostError where the server does not answer."""
+        from sweep.bench.prepare import prepare
+
         if spec.prompts_hash not in self.prepared:
             distinct = tuple({prompt.id: prompt for prompt in spec.prompts}.values())
             self.prepared[spec.prompts_hash] = prepare(

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import http.client
+import json as jsonlib
 from typing import Any
-
-import httpx
+from urllib.parse import urlsplit
 
 
 class ServerHttp:
-    """``sweep.seams.HttpGet`` over httpx: returns (status, body), raises OSError when there is no answer."""
+    """``sweep.seams.HttpGet`` with the standard library: (status, body), OSError when there is no answer.
+
+    A connection for each request: a server that closes an idle one at the wrong moment is never met.
+    """
 
     def __init__(self, base_url: str, api_key: str | None, timeout_s: float = 60.0) -> None:
         self.base_url = base_url
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(base_url=base_url, headers=headers, timeout=timeout_s, trust_env=False)
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout_s = timeout_s
 
     def __call__(self, method: str, path: str, json: Any = None) -> tuple[int, bytes]:
+        place = urlsplit(self.base_url)
+        make = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+        headers, body = self._headers, None
+        if json is not None:
+            headers, body = {**headers, "Content-Type": "application/json"}, jsonlib.dumps(json).encode()
         try:
-            answer = self._client.request(method, path, json=json)
-        except httpx.HTTPError as error:
+            connection = make(place.hostname or "", place.port, timeout=self._timeout_s)
+            try:
+                connection.request(method, place.path.rstrip("/") + path, body, headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no port, no host
             raise OSError(f"{method} {path}: {type(error).__name__}: {error}") from error
-        return answer.status_code, answer.content
 
     def close(self) -> None:
-        self._client.close()
+        """Nothing is kept open."""

@@ -103,11 +103,21 @@ class Acceptance:
 
     def _prior(self) -> Prior:
         """Shared: level 0 +- 0.7 (acceptance 0.4-0.87), slope -0.06 +- 0.06 per depth, width exponent 0.5 +- 0.2;
-        per drafter +- 0.35, 0.05, 0.12; any depth +- 0.08 of its own."""
+        per drafter +- 0.35, 0.05, 0.12; any depth +- 0.12 of its own, a drafter's +- 0.06 more."""
         groups, depth = self._groups, self._max_depth
-        shared = [(0.0, 0.7), (-0.06, 0.06), (0.5, 0.2), (0.0, 0.15), (0.0, 0.15), (0.0, 0.06), (0.0, 0.15)]
-        mean = [m for m, _ in shared] + [0.0] * (3 * groups + depth)
-        sd = [s for _, s in shared] + [0.35] * groups + [0.05] * groups + [0.12] * groups + [0.08] * depth
+        shared = [
+            (0.0, 0.7),
+            (-0.06, 0.06),
+            (0.45, 0.2),
+            (0.0, 0.15),
+            (0.05, 0.15),
+            (0.0, 0.06),
+            (0.0, 0.2),
+            (0.0, 0.2),
+        ]
+        mean = [m for m, _ in shared] + [0.0] * (3 * groups + (1 + groups) * depth)
+        sd = [s for _, s in shared] + [0.35] * groups + [0.05] * groups + [0.12] * groups
+        sd += [0.12] * depth + [0.06] * (groups * depth)
         return Prior(np.array(mean), np.array(sd) ** 2)
 
     def _rows(self, index: Index, depth: Index) -> Rows:
@@ -117,11 +127,16 @@ class Acceptance:
         width, topk, verified = np.log(t.width[index]), np.log(t.topk[index]), np.log1p(t.verified[index])
         member = np.eye(self._groups)[t.group[index]]
         budget = verified - np.log1p(t.depth[index])
-        # The first depth is as wide as topk whatever the budget.
-        first = np.where(depth == 0, topk - width, 0.0)
-        shared = np.stack([np.ones(len(j)), j, width, topk, budget, j * width / 4.0, first], axis=1)
+        # The first depth has topk candidates whatever the budget, deeper ones share what the budget leaves.
+        first = depth == 0
+        shared = np.stack(
+            [np.ones(len(j)), j, width, topk, budget, j * width / 4.0, first * topk, first * budget], axis=1
+        )
         per_depth = np.eye(self._max_depth)[np.minimum(depth, self._max_depth - 1)]
-        basis = np.concatenate([shared, member, member * j[:, None], member * width[:, None], per_depth], axis=1)
+        own_depth = (member[:, :, None] * per_depth[:, None, :]).reshape(len(j), self._groups * self._max_depth)
+        basis = np.concatenate(
+            [shared, member, member * j[:, None], member * width[:, None], per_depth, own_depth], axis=1
+        )
         loads = np.stack([np.ones(len(j)), j / DEPTH_SCALE], axis=1)
         points, at = np.unique(index, return_inverse=True)
         return Rows(basis, loads, t.near[points], at.astype(np.intp))
