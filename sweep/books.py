@@ -1,6 +1,7 @@
 """The books of a running study: trials, the sampler's view of them, and what the analysis makes of the launches.
 
-Kept in memory beside the rows so that nothing is read back per trial; every change is written before it is used.
+Kept in memory beside the rows so that nothing is read back per trial; every change is written before it is used. A little
+over 300 lines on purpose: what changes a trial's state stands in one class, where its order can be checked.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
-from storage.records import GainRow, TrialRow, TrialState
+from storage.records import TrialRow, TrialState
 from storage.store import Store
 from sweep.agenda import Job
 from sweep.analysis import (
     AnalysisSettings,
-    ArmGain,
     LaunchFigures,
     StudyAnalysis,
     analyse_figures,
@@ -40,7 +40,7 @@ from sweep.model import (
 from sweep.reports import Prepared
 from sweep.search.proposer import Proposer
 from sweep.search.view import Told
-from sweep.told import observations, violated
+from sweep.told import told, violated
 
 # Flags that no analysis makes: they stay when it is made anew, the others follow it.
 _NOT_ANALYSED = {Flag.COERCED, Flag.OUTPUT_DIFFERS, Flag.SCREENED_OUT, Flag.FORCED_ACCEPT_LENGTH}
@@ -204,24 +204,14 @@ class Books:
 
     def history(self) -> list[Told]:
         """Every trial in number order, as the sampler may see it: a failure has a verdict and no value."""
-        by_trial: dict[int, MeasuredLaunch] = {}
-        for launch in self._measured:
-            if launch.trial is not None:
-                by_trial.setdefault(launch.trial, launch)
-        return [
-            Told(
-                config=trial.config,
-                effective=trial.effective.config if trial.effective else None,
-                verdict=_told_verdict(trial),
-                values=trial.values,
-                stderr=trial.stderr,
-                constraints=trial.constraints,
-                observations=observations(by_trial[trial.number]) if trial.number in by_trial else {},
-                dominates=trial.dominates,
-                seconds=trial.seconds or 0.0,
-            )
-            for trial in self._trials.values()
-        ]
+        return told(self._trials.values(), self._measured)
+
+    def work_left(self, budget: int | None) -> bool:
+        """False where a resumed study has measured all it was asked to: nothing needs another bracket."""
+        if not self._measured or any(trial.state is not TrialState.FINISHED for trial in self._trials.values()):
+            return True
+        room = budget is None or len(self._trials) < budget
+        return room and self._proposer.propose(self.history()) is not None
 
     # ------------------------------------------------------------------ launches and what they say
 
@@ -250,9 +240,7 @@ class Books:
         self._arms |= {arm.key: arm.config for arm in self.store.arms(self.study_id)}
         figures = [self._figures_of(launch) for launch in wanted]
         self.analysis = analyse_figures(figures, self._arms, self._objectives, self._settings)
-        self.store.replace_analysis(
-            self.study_id, [gain_row(gain) for gain in self.analysis.gains], self.analysis.as_dict()
-        )
+        self.store.replace_analysis(self.study_id, self.analysis.gains, self.analysis.as_dict())
         first = {m.trial: m for m in reversed(wanted) if m.trial is not None}
         for number in complete:
             if number in first:
@@ -325,13 +313,3 @@ class Books:
 def _without_simulated(flags: Mapping[str, str]) -> dict[str, str]:
     """The store adds that flag by itself."""
     return {flag: evidence for flag, evidence in flags.items() if flag != Flag.SIMULATED.value}
-
-
-def _told_verdict(trial: TrialRow) -> Verdict | None:
-    """A queued trial is known to the sampler as running: its configuration is taken."""
-    return trial.verdict if trial.state is TrialState.FINISHED else None
-
-
-def gain_row(gain: ArmGain) -> GainRow:
-    """The row the queries read for one cell of the analysis."""
-    return GainRow(**{name: getattr(gain, name) for name in GainRow.__dataclass_fields__})

@@ -1,5 +1,7 @@
 """The nouns of specsweep: frozen values that cross processes, Ray and the database. Live things never do.
 
+All on one page, longer than 300 lines on purpose: every other module speaks in these words.
+
 Words follow the field: target model, draft model (drafter), num_steps, topk, num_draft_tokens, accept length.
 Units are in the names: ``_s`` seconds, ``_mib`` mebibytes, ``_mhz``; times of day are Unix seconds (UTC).
 """

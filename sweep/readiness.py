@@ -92,7 +92,8 @@ def wait_ready(
         if cancelled():
             return phases, cancelled_in(phase)
         limit = deadlines.silent_s if log.state.slow_ok else deadlines.stall_s
-        stalled = now - log.moved_at > limit or now - begun > deadlines.launch_s or state.log_dropped > 0
+        late = now - begun > deadlines.launch_s and not log.state.slow_ok
+        stalled = late or now - log.moved_at > limit or state.log_dropped > 0
         if not state.alive or log.state.fatal or stalled:
             if not state.alive:
                 time.sleep(POLL_S)  # the last lines may still be on their way to the file

@@ -2,6 +2,7 @@
 
 One task per host takes work from the shared books; every launch is a :func:`sweep.launching.Launcher.run`. A row is
 finished in the database before the sampler hears of it, so that a crash between the two is healed by reading the rows.
+A little over 300 lines on purpose: the whole life of a study can be read in one place.
 """
 
 from __future__ import annotations
@@ -177,6 +178,8 @@ class Runner:
     # ------------------------------------------------------------------ search
 
     async def _search(self, host: HostState) -> None:
+        if not self.books.work_left(self.settings.trials):
+            return
         if host.resident and not host.checked and not self._over(host):
             for job, outcome in await self._hostwork.check_neighbour(host):
                 await self._book(host, job, outcome)

@@ -16,34 +16,26 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from launchers.locks import this_holder
-from launchers.servers import Owner
 from search_spaces.space import SearchSpace
 from storage.records import StudyRow, StudyState
 from storage.store import Store
-from sweep import __version__, pairing
-from sweep.agenda import HostAgenda, engine_default_arm
+from sweep import __version__
 from sweep.analysis import AnalysisSettings
+from sweep.assembly import host_states, next_epoch, requests_of
 from sweep.bench import health
-from sweep.bench.workload import PromptSet
 from sweep.books import Books
-from sweep.config import Host, StudySpec, plain_env, secret_env
+from sweep.config import StudySpec, secret_env
 from sweep.controller import controlled
 from sweep.errors import BusyError
-from sweep.hostwork import HostState
-from sweep.model import ArmConfig, Basis, Role, Stage
+from sweep.model import ArmConfig, Stage
 from sweep.outputs import OutputCheck
-from sweep.pins import added_pins, server_args
+from sweep.pins import added_pins
 from sweep.planning import make_plan, outputs_comparable, prompts_of, slo
 from sweep.pool import Pool, RayPool
-from sweep.readiness import Deadlines
-from sweep.registry import HOST_SETTINGS, load
-from sweep.reports import LaunchRequest, OwnerSettings
 from sweep.runner import Runner, RunSettings
 from sweep.seams import Listener
 from sweep.search.proposer import Proposer
 from sweep.search.view import SpaceView
-
-LEASE_S = 60.0
 
 
 class Progress(AbstractContextManager["Progress"], Listener, Protocol):
@@ -95,11 +87,11 @@ def run(store: Store, study: StudyRow, spec: StudySpec, make_progress: MakeProgr
             store=store,
             books=books,
             pool=pool or RayPool(spec.ray.address or os.environ.get("RAY_ADDRESS")),
-            hosts=_hosts(store, study, spec, prompts),
+            hosts=host_states(store, study, spec, prompts),
             settings=settings,
             plans={stage: make_plan(spec, stage, prompts) for stage in Stage},
-            request=_requests(spec, secrets),
-            renew_owner=lambda old: replace(old, owner=replace(old.owner, epoch=_epoch(old.owner.epoch))),
+            request=requests_of(spec, secrets),
+            renew_owner=lambda old: replace(old, owner=replace(old.owner, epoch=next_epoch(old.owner.epoch))),
             listener=progress,
             outputs=OutputCheck() if outputs_comparable(spec) else None,
             slo=slo(spec),
@@ -182,11 +174,6 @@ def _take(store: Store, study: StudyRow) -> None:
         )
 
 
-def _epoch(before: int = 0) -> int:
-    """Greater than every epoch before it, also after a restart."""
-    return max(before + 1, int(time.time()))
-
-
 # ---------------------------------------------------------------------------------------------- parts
 
 
@@ -251,82 +238,3 @@ def make_books(store: Store, study: StudyRow, spec: StudySpec) -> Books:
         constraints=spec.limits,
         analysis=analysis,
     )
-
-
-def _hosts(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -> dict[str, HostState]:
-    mine = this_holder()
-    epoch = _epoch()
-    known = [spec.known_arm(entry) for entry in spec.known_good]
-    measured = store.measured_launches(study.id, requests=False)
-    default = None
-    if spec.measurement.engine_default and all(launch.role is not Role.ENGINE_DEFAULT for launch in measured):
-        default = engine_default_arm(spec.space.algorithm, list(spec.drafters), known)
-    states: dict[str, HostState] = {}
-    resident = pairing.choose(spec).mode is Basis.RESIDENT and not spec.references_only
-    for place, host in enumerate(spec.hosts):
-        before = [launch for launch in measured if launch.host == host.name]
-        gpus = spec.gpus_of(host)
-        transport = load(HOST_SETTINGS, host.kind)(host)
-        settings = OwnerSettings(
-            host=host.name,
-            kind=host.kind,
-            transport=transport,
-            python=transport.python,
-            activate=host.activate,
-            base_dir=host.base_dir,
-            container=host.container_settings,
-            gpus=gpus,
-            engine=spec.engine,
-            engine_args=_engine_args(spec, host, prompts),
-            owner=Owner(study=study.name, controller=mine, epoch=epoch),
-            lease_s=LEASE_S,
-            deadlines=Deadlines(
-                stall_s=spec.measurement.stall_timeout_s, launch_s=max(5400.0, spec.measurement.launch_timeout_s)
-            ),
-        )
-        # A resumed study begins with one fresh baseline per host; the noise it learnt before is kept.
-        calibrate = 1 if before else max(1, spec.measurement.calibrate_launches)
-        agenda = HostAgenda(
-            calibrate_launches=calibrate,
-            baseline_every=spec.measurement.baseline_every,
-            baseline_minutes=spec.measurement.baseline_minutes,
-            engine_default=default if place == 0 else None,
-            candidate_launches=pairing.candidate_launches(spec),
-        )
-        states[host.name] = HostState(host.name, settings, agenda, gpus[: spec.gpus_per_arm], resident=resident)
-    return states
-
-
-def _engine_args(spec: StudySpec, host: Host, prompts: PromptSet) -> dict[str, Any]:
-    if not spec.simulated:
-        return {}
-    assert spec.simulate is not None
-    return {
-        "profile": spec.simulate.profile,
-        "time_scale": spec.simulate.time_scale,
-        "categories": prompts.categories_by_sha1(),
-        "seed": spec.seed,
-        "host_name": host.name,
-    }
-
-
-def _requests(spec: StudySpec, secrets: Mapping[str, str]) -> Callable[..., Callable[[str], LaunchRequest]]:
-    args = server_args(spec)
-    env = plain_env(spec)
-
-    def for_arm(arm: ArmConfig, gpus: tuple[int, ...]) -> Callable[[str], LaunchRequest]:
-        def request(launch_id: str) -> LaunchRequest:
-            return LaunchRequest(
-                launch_id=launch_id,
-                arm=arm,
-                model=spec.model.model_dump(),
-                drafters=spec.drafters,
-                server_args=args,
-                env=env,
-                secret_env=secrets,
-                gpus=gpus,
-            )
-
-        return request
-
-    return for_arm

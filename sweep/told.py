@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from storage.records import TrialRow, TrialState
 from sweep.metrics import Slo, accept_histogram, block_summary
 from sweep.model import BlockResult, Constraint, MeasuredLaunch
-from sweep.search.view import Observation
+from sweep.search.view import Observation, Told
+
+
+def told(trials: Iterable[TrialRow], measured: Iterable[MeasuredLaunch]) -> list[Told]:
+    """Every trial in number order, as the sampler may see it: a failure has a verdict and no value, a queued trial
+    stands as running, since its configuration is taken."""
+    by_trial: dict[int, MeasuredLaunch] = {}
+    for launch in measured:
+        if launch.trial is not None:
+            by_trial.setdefault(launch.trial, launch)
+    return [
+        Told(
+            config=trial.config,
+            effective=trial.effective.config if trial.effective else None,
+            verdict=trial.verdict if trial.state is TrialState.FINISHED else None,
+            values=trial.values,
+            stderr=trial.stderr,
+            constraints=trial.constraints,
+            observations=observations(by_trial[trial.number]) if trial.number in by_trial else {},
+            dominates=trial.dominates,
+            seconds=trial.seconds or 0.0,
+        )
+        for trial in trials
+    ]
 
 
 def observations(launch: MeasuredLaunch) -> dict[int, Observation]:

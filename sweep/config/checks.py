@@ -109,7 +109,7 @@ def _goals(spec: StudySpec) -> Iterator[Problem]:
     if spec.workload.request_rate is not None and len(levels) > 1:
         yield (
             ("workload", "concurrency"),
-            f"with request_rate requests arrive by the clock, {list(levels)} would all be the same load: give one level",
+            f"with request_rate requests arrive by the clock, and {list(levels)} would all be one load: give one level",
         )
     for index, text in enumerate(spec.constraints):
         try:
