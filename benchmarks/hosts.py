@@ -109,13 +109,6 @@ def lives(folder: Path, repeats: int) -> tuple[list[float], list[float]]:
 # ---------------------------------------------------------------------------------------------- many hosts
 
 
-class Bare:
-    """An actor that does nothing."""
-
-    def heartbeat(self) -> dict[str, Any]:
-        return {}
-
-
 def cpu_s(pids: Iterable[int]) -> float:
     total = 0
     for pid in pids:
@@ -141,6 +134,8 @@ def pss_mib(pids: Iterable[int]) -> float:
 async def window(pool: RayPool, names: list[str], seconds: float) -> tuple[float, float]:
     """(share of a core, MiB) of this process and everything of its Ray, while heartbeats go round."""
     assert pool._home is not None
+    answers = await asyncio.gather(*(pool.call(name, "heartbeat") for name in names))
+    assert all(isinstance(answer, dict) for answer in answers), answers
     ours = [os.getpid(), *carriers(pool._home.path)]
     begun, before = time.monotonic(), cpu_s(ours)
     while time.monotonic() < begun + seconds:
@@ -155,13 +150,18 @@ def bare(hosts: int, seconds: float) -> tuple[float, float]:
     pool.open({})
     import ray  # only now: it reads its environment when it is imported
 
+    class Bare:
+        """An actor that does nothing."""
+
+        def heartbeat(self) -> dict[str, Any]:
+            return {}
+
     actor = ray.remote(Bare)
     names = [f"h{i}" for i in range(hosts)]
     for name in names:
         pool._actors[name] = actor.options(num_cpus=0, num_gpus=0, max_concurrency=8).remote()
 
     async def work() -> tuple[float, float]:
-        await asyncio.gather(*(pool.call(name, "heartbeat") for name in names))
         return await window(pool, names, seconds)
 
     try:
@@ -185,7 +185,7 @@ def owned(hosts: int, seconds: float, folder: Path) -> tuple[float, float, float
             assert report.ready, report.diagnosis
         records = [json.loads(path.read_text()) for path in folder.glob("*/*/runs/*/state.json")]
         guards = [record["supervisor"]["pid"] for record in records]
-        await asyncio.sleep(60)  # a supervisor looks more often during a server's first minute
+        await window(pool, names, 60)  # a supervisor looks more often during a server's first minute
         guard_begun, guard_before = time.monotonic(), cpu_s(guards)
         cpu, pss = await window(pool, names, seconds)
         guard_cpu = (cpu_s(guards) - guard_before) / (time.monotonic() - guard_begun)

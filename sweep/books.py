@@ -12,7 +12,6 @@ from itertools import zip_longest
 
 from storage.records import TrialRow, TrialState
 from storage.store import Store
-from sweep.agenda import Job
 from sweep.analysis import (
     AnalysisSettings,
     LaunchFigures,
@@ -33,7 +32,6 @@ from sweep.model import (
     Objective,
     Phase,
     Retry,
-    Role,
     Stage,
     Verdict,
 )
@@ -44,6 +42,8 @@ from sweep.told import told, violated
 
 # Flags that no analysis makes: they stay when it is made anew, the others follow it.
 _NOT_ANALYSED = {Flag.COERCED, Flag.OUTPUT_DIFFERS, Flag.SCREENED_OUT, Flag.FORCED_ACCEPT_LENGTH}
+
+BASELINE_ATTEMPTS = 3  # a crash may be chance, as on any arm; three in a row are not
 
 
 class Books:
@@ -220,9 +220,9 @@ class Books:
         if outcome.diagnosis is None and outcome.measured.blocks:
             self._measured.append(outcome.measured)
 
-    def reference_failed(self, job: Job, diagnosis: Diagnosis) -> None:
-        """A baseline that cannot run is the end; an engine default that cannot is only a missing comparison."""
-        if job.role is Role.BASELINE:
+    def baseline_failed(self, diagnosis: Diagnosis, times: int) -> None:
+        """A baseline that cannot run, or failed too many ``times`` in a row on a host, is the end: SweepError."""
+        if diagnosis.retry is Retry.NEVER or times >= BASELINE_ATTEMPTS:
             raise SweepError(
                 f"the baseline cannot be measured: {diagnosis.verdict}: {diagnosis.evidence}. {diagnosis.advice} "
                 f"Log: {diagnosis.log_path or 'none'}. Nothing can be compared without it."

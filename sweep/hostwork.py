@@ -32,6 +32,7 @@ class HostState:
     resident: bool = False
     checked: bool = False
     strikes: int = 0
+    baseline_failures: int = 0  # in a row
     aside: str | None = None  # why the host is not used any more
     launch: int | None = None  # the row of the launch under way
     phase: str | None = None  # the phase last written to that row

@@ -66,13 +66,13 @@ Questions = Callable[[Sequence[BlockResult]], Sequence[TokenQuestion]]
 
 @dataclass(slots=True)
 class LaunchPlan:
-    """What a launch measures: probe prompts, then blocks in order. ``warm`` is the block that warm-up imitates.
+    """What a launch measures: probe prompts, then blocks in order. ``warm``: the blocks that warm-up imitates.
 
     ``questions``: what the server is asked after its blocks, given these.
     """
 
     probe_prompts: tuple[Prompt, ...]
-    warm: BlockSpec
+    warm: tuple[BlockSpec, ...]
     blocks: tuple[BlockSpec, ...]
     questions: Questions | None = None
 
@@ -207,7 +207,8 @@ class Launcher:
         if live.job.arm.speculative and (forced := live.asked.env.get(FORCED_ACCEPT_LENGTH)):
             live.flags[Flag.FORCED_ACCEPT_LENGTH] = f"{FORCED_ACCEPT_LENGTH}={forced}: gains are not the drafter's"
         await self._probe(live.row, live.name, plan.probe_prompts, speculative=live.job.arm.speculative)
-        _raise_if(await self.ask("warm_up", live.name, plan.warm))
+        for spec in plan.warm:
+            _raise_if(await self.ask("warm_up", live.name, spec))
 
     async def question(self, live: Live, plan: LaunchPlan) -> None:
         """Ask the server what the plan wants to know of it; an answer that does not come is no failure."""

@@ -270,8 +270,8 @@ class Runner:
             again = self.books.finish_trial(job.trial, host.name, outcome, max_attempts=self.settings.max_attempts)
             if again:
                 self._event("requeued", host=host.name, trial=job.trial, reason=diagnosis.reason if diagnosis else "")
-        elif diagnosis is not None and not diagnosis.verdict.requeue:
-            self.books.reference_failed(job, diagnosis)
+        elif job.role is Role.BASELINE:
+            self._count_baseline(host, diagnosis)
         self.books.analyse()
         self._measure_again(host, job)
         self._event(
@@ -280,6 +280,14 @@ class Runner:
         await self._judge_host(host, outcome)
         async with self._changed:
             self._changed.notify_all()
+
+    def _count_baseline(self, host: HostState, diagnosis: Diagnosis | None) -> None:
+        """Failures in a row that are not the host's: those are judged with the host."""
+        if diagnosis is None:
+            host.baseline_failures = 0
+        elif diagnosis.verdict not in (Verdict.INFRA_ERROR, Verdict.CANCELLED):
+            host.baseline_failures += 1
+            self.books.baseline_failed(diagnosis, host.baseline_failures)
 
     def _measure_again(self, host: HostState, job: Job) -> None:
         """What the analysis asks for: trials whose brackets disagree are queued again, a baseline that cannot be right

@@ -13,6 +13,9 @@ from sweep.model import ArmConfig, Diagnosis, Phase, Retry, Verdict
 # Below this a drafter is useless: reports of 1.00 to 1.04 were all failures of the set-up, and a served EAGLE3 head
 # with the wrong algorithm gave 1.005 to 1.036. Any verify step costs far more than the 5 % it would return.
 INEFFECTIVE_BELOW = 1.05
+# The same where the log names the wrong kind of head: a real one, served as EAGLE, gave 1.05 over its first 60 steps
+# and 1.009 over the next 5,516. A drafter worth keeping gives more than this.
+MISMATCHED_BELOW = 1.15
 # Verify steps needed to say so: a drafter worth keeping (1.15) shows below 1.05 in 50 steps in 2 of 100 cases.
 ENOUGH_STEPS = 50
 
@@ -129,7 +132,8 @@ def probe_diagnosis(
     target: ModelFacts | None = None,
 ) -> Diagnosis | None:
     """``drafter_ineffective`` where :data:`ENOUGH_STEPS` verify steps gave less than :data:`INEFFECTIVE_BELOW`
-    tokens each; None where the drafter works, or too few steps were seen to say.
+    tokens each (:data:`MISMATCHED_BELOW` for an EAGLE3 head served as EAGLE); None where the drafter works, or too few
+    steps were seen to say.
 
     ``accept_length`` = 1 + correct drafts ÷ verify steps; None means that the server gave no counters, which is not
     an accept length of 1: then nothing can be said about the drafter, and the launch is not measured.
@@ -144,14 +148,16 @@ def probe_diagnosis(
             "does not report it. Look for a warning about speculation in the log.",
             Retry.ONCE,
         )  # fmt: skip
-    if verify_steps < ENOUGH_STEPS or accept_length >= INEFFECTIVE_BELOW:
+    algorithm = (arm.algorithm or "").upper()
+    mismatched = drafter is not None and drafter.eagle3 and algorithm in ("EAGLE", "NEXTN")
+    limit = MISMATCHED_BELOW if mismatched else INEFFECTIVE_BELOW
+    if verify_steps < ENOUGH_STEPS or accept_length >= limit:
         return None
     evidence = (
         f"accept length {accept_length:.3f} over {verify_steps} verify steps "
-        f"(below {INEFFECTIVE_BELOW}; {(arm.num_steps or 0) + 1 if arm.num_steps else 'num_steps + 1'} is the most)"
+        f"(below {limit}; {(arm.num_steps or 0) + 1 if arm.num_steps else 'num_steps + 1'} is the most)"
     )
-    algorithm = (arm.algorithm or "").upper()
-    if drafter is not None and algorithm in ("EAGLE", "NEXTN") and drafter.eagle3:
+    if mismatched and drafter is not None:
         return _mismatch(drafter, algorithm, Phase.PROBE, evidence)
     return Diagnosis(
         Verdict.DRAFTER_INEFFECTIVE,

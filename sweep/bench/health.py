@@ -87,7 +87,8 @@ def why_invalid(
     if capacity is not None and capacity < PATH_FACTOR * load:
         return (
             f"the path to the server {LIMIT}: it carries {capacity:.0f} chunks/s, the load was {load:.0f} "
-            f"(at least {PATH_FACTOR:.0f} times the load is needed)"
+            f"(at least {PATH_FACTOR:.0f} times the load is needed): raise workload.stream_interval, which sends fewer "
+            "and larger chunks, or run the controller on the GPU host with `kind: local`"
         )
     return None
 

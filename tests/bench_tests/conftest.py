@@ -44,6 +44,7 @@ class FakeServer:
     faults: dict[str, str] = field(default_factory=dict)
     steps: int = 4  # verify steps per answer after the prefill token
     accepted: int | None = 2  # drafts accepted in each step; None: no speculation
+    correct: int | None = None  # drafts accepted in an answer, one a step; None: ``accepted`` in each step
     step_s: float = 0.002
     tokenize_paths: tuple[str, ...] = ("/v1/tokenize", "/tokenize")
     api_key: str | None = None
@@ -125,8 +126,10 @@ class FakeServer:
         if index == len(counts) - 1:
             meta["finish_reason"] = {"type": "length", "length": n}
             if self.accepted is not None:
-                histogram = [0] * self.accepted + [self.steps]
-                meta |= {"spec_verify_ct": self.steps, "spec_num_correct_drafts": self.steps * self.accepted}
+                histogram, correct = [0] * self.accepted + [self.steps], self.steps * self.accepted
+                if self.correct is not None:
+                    histogram, correct = [self.steps - self.correct, self.correct], self.correct
+                meta |= {"spec_verify_ct": self.steps, "spec_num_correct_drafts": correct}
                 meta["spec_correct_drafts_histogram"] = histogram
             if fault == "abort":
                 meta["finish_reason"] = {"type": "abort", "message": "out of pages"}

@@ -208,3 +208,4 @@ def test_path_capacity_is_carried_and_judged(server: Any, make_spec: Make) -> No
     narrow = run_block(server.target, make_spec("a", "b"), path_capacity=50.0)
     assert narrow.invalid is not None
     assert narrow.invalid.startswith("the path to the server was the limit: it carries 50 chunks/s")
+    assert "raise workload.stream_interval" in narrow.invalid

@@ -29,6 +29,24 @@ def test_probe_sees_a_useless_drafter(server: Any, make_spec: Make) -> None:
     assert (result.accept_length, result.verify_steps, result.histogram) == (1.0, 60, (60,))
 
 
+@pytest.mark.parametrize(
+    ("correct", "answers", "length"),
+    [
+        (3, 4, 1.05),  # 60 steps of a head served as the wrong kind: near 1, so it is looked at four times as long
+        (9, 1, 1.15),
+        (0, 1, 1.0),
+    ],
+)
+def test_probe_looks_longer_at_a_drafter_near_one(
+    server: Any, make_spec: Make, correct: int, answers: int, length: float
+) -> None:
+    server.steps, server.correct = 60, correct
+    result = probe(server.target, make_spec(*"abcdef").prompts)
+    assert len(server.requests) == answers
+    assert result.accept_length == pytest.approx(length)
+    assert result.verify_steps == 60 * answers
+
+
 def test_probe_of_the_baseline_asks_no_more_than_twice(server: Any, make_spec: Make) -> None:
     server.accepted = None
     result = probe(server.target, make_spec(*"abcdef").prompts)

@@ -7,6 +7,7 @@ import pytest
 from launchers.engines.probing import (
     ENOUGH_STEPS,
     INEFFECTIVE_BELOW,
+    MISMATCHED_BELOW,
     ModelFacts,
     facts_from_log,
     model_facts,
@@ -112,9 +113,16 @@ def test_a_drafter_that_works_or_too_little_seen(accept_length: float, steps: in
     assert probe_diagnosis(accept_length, steps, _arm("EAGLE3"), EAGLE3_HEAD, TARGET) is None
 
 
-def test_the_wrong_algorithm_is_said_in_words() -> None:
-    found = probe_diagnosis(1.0, 300, _arm("EAGLE"), EAGLE3_HEAD, TARGET)
+def test_a_head_of_the_wrong_kind_that_works_all_the_same_is_left_alone() -> None:
+    assert probe_diagnosis(MISMATCHED_BELOW, 60, _arm("EAGLE"), EAGLE3_HEAD, TARGET) is None
+    assert probe_diagnosis(1.05, 60, _arm("EAGLE"), EAGLE_HEAD, TARGET) is None
+
+
+@pytest.mark.parametrize("accept_length", [1.0, 1.05, MISMATCHED_BELOW - 0.001])
+def test_the_wrong_algorithm_is_said_in_words(accept_length: float) -> None:
+    found = probe_diagnosis(accept_length, 60, _arm("EAGLE"), EAGLE3_HEAD, TARGET)
     assert found is not None
+    assert found.verdict is Verdict.DRAFTER_INEFFECTIVE
     assert found.reason == "algorithm_mismatch"
     assert "EAGLE3 head" in found.advice
     assert "served as EAGLE: use EAGLE3" in found.advice

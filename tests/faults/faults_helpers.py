@@ -73,7 +73,7 @@ def changed(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def failing(kind: str, *, steps: int | None = 3, **more: Any) -> dict[str, Any]:
     """Changes that make the server fail so, on the arm with ``steps`` draft steps (None: on every arm)."""
     when = {} if steps is None else {"num_steps": steps}
-    switch = {"failures": [{"kind": kind, "when": when, **more}]}
+    switch = {"failures": [{"kind": kind, "when": when, **more}]}  # `more` may hold another `when`
     return {"server": {"env": {"SPECSWEEP_SIM": json.dumps(switch)}}}
 
 

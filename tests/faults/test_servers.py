@@ -62,6 +62,26 @@ def test_a_crash_once_is_tried_again(lab: Lab) -> None:
     assert [found[0] for found in lab.verdicts(3)] == ["crashed", "complete"]
 
 
+BASELINE = {"algorithm": None}
+
+
+def test_a_baseline_that_crashes_once_is_launched_again(lab: Lab) -> None:
+    study(lab, "crash_after_tokens", steps=None, when=BASELINE, tokens=30, times=1)
+    lab.check(lab.blocks(), EXPECTED)
+    assert lab.query("SELECT count(*) FROM launches WHERE role = 'baseline' AND verdict = 'crashed'") == [(1,)]
+
+
+@pytest.mark.parametrize(("kind", "launches"), [("http_500", 3), ("oom_at_capture", 1)])
+def test_a_baseline_that_cannot_be_measured_is_the_end(lab: Lab, kind: str, launches: int) -> None:
+    """In words, and not for ever: what may be chance is tried three times."""
+    lab.write(changed(IMPATIENT, failing(kind, steps=None, when=BASELINE)))
+    lab.run("start", exit_code=1)
+    assert "the baseline cannot be measured" in lab.said()
+    assert lab.query("SELECT count(*) FROM launches") == [(launches,)]
+    assert lab.query("SELECT count(*) FROM trials") == [(0,)]
+    lab.check_scores()
+
+
 def test_a_stream_that_stalls_in_a_block(lab: Lab) -> None:
     """Probe and warm-up went well; then the server is healthy and says nothing more."""
     study(lab, "stall", after_requests=5)

@@ -103,21 +103,14 @@ class Acceptance:
 
     def _prior(self) -> Prior:
         """Shared: level 0 +- 0.7 (acceptance 0.4-0.87), slope -0.06 +- 0.06 per depth, width exponent 0.5 +- 0.2;
-        per drafter +- 0.35, 0.05, 0.12; any depth +- 0.12 of its own, a drafter's +- 0.06 more."""
+        per drafter +- 0.35, 0.05, 0.12; any depth +- 0.1 of its own, a drafter's +- 0.03 more."""
         groups, depth = self._groups, self._max_depth
-        shared = [
-            (0.0, 0.7),
-            (-0.06, 0.06),
-            (0.45, 0.2),
-            (0.0, 0.15),
-            (0.05, 0.15),
-            (0.0, 0.06),
-            (0.0, 0.2),
-            (0.0, 0.2),
-        ]
+        level, slope, width, topk, budget = (0.0, 0.7), (-0.06, 0.06), (0.5, 0.2), (0.0, 0.15), (0.0, 0.15)
+        deeper_width, first_topk, first_budget = (0.0, 0.06), (0.0, 0.2), (0.0, 0.2)
+        shared = [level, slope, width, topk, budget, deeper_width, first_topk, first_budget]
         mean = [m for m, _ in shared] + [0.0] * (3 * groups + (1 + groups) * depth)
         sd = [s for _, s in shared] + [0.35] * groups + [0.05] * groups + [0.12] * groups
-        sd += [0.12] * depth + [0.06] * (groups * depth)
+        sd += [0.1] * depth + [0.03] * (groups * depth)
         return Prior(np.array(mean), np.array(sd) ** 2)
 
     def _rows(self, index: Index, depth: Index) -> Rows:

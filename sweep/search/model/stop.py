@@ -14,7 +14,7 @@ SAMPLES = 512
 # Configurations beyond the most promising so many do not change the maximum.
 CONTENDERS = 100
 # Stop only where the chance of being further off than the tolerance is below this.
-DOUBT = 0.3
+DOUBT = 0.4
 
 
 @dataclass(frozen=True)
