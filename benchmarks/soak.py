@@ -44,6 +44,7 @@ from sweep.pool import InlinePool
 
 OPTIMUM = 0.95
 STALL_S = 8.0
+TIME_SCALE = 5.0
 DRAFTER = "some/eagle3-head"
 # Failures of the server, and how a trial must end that meets them on every launch.
 STAYING = {
@@ -139,7 +140,7 @@ class Plan:
             "workload": {
                 "categories": ["code", "writing"],
                 "per_category": 1,
-                "max_tokens": 40,
+                "max_tokens": 60,
                 "concurrency": [1],
                 "repeats": 1,
                 "ignore_eos": True,
@@ -160,7 +161,8 @@ class Plan:
                 "tolerance": 0.99,
                 "stall_timeout_s": STALL_S,
             },
-            "simulate": {"profile": "tiny", "time_scale": 1.0},
+            # Slow enough that a busy machine changes little of what is measured.
+            "simulate": {"profile": "tiny", "time_scale": TIME_SCALE},
             "hosts": [
                 {"name": name, "kind": "local", "gpus": 1, "base_dir": str(folder / name), "python": sys.executable}
                 for name in ("gpu-a", "gpu-b")
@@ -260,7 +262,7 @@ class Soak:
                 arm = (config["num_steps"], config["topk"], config["num_draft_tokens"])
                 way, kind = self.plan.fault.get(arm, ("", ""))
                 if way == "outside" and arm not in self.struck:
-                    time.sleep(self.rng.uniform(0.0, 0.8))
+                    time.sleep(self.rng.uniform(0.0, 2.0))
                     if self.strike(kind, launch):  # else its process is not there yet, or no more: at the next look
                         self.struck.add(arm)
                         self.done[kind] += 1

@@ -131,7 +131,7 @@ class RayPool:
                 )
             else:
                 ray.init(address=self._address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # a node that does not come up in time is a bare Exception of Ray
             where = self._address or "a local cluster"
             raise HostError(
                 f"Ray could not be started or reached at {where}: {_why(error)}. "

@@ -273,6 +273,8 @@ class SshTransport:
         except FileNotFoundError:
             raise FileNotFoundError(path) from None
         except OSError as error:
+            if path.startswith("/proc/"):  # SFTP's "Failure": the process went between open and read
+                raise FileNotFoundError(path) from None
             raise HostError(f"{self.name}: cannot read {path}: {error.strerror or error}") from error
 
     # -- ports

@@ -107,3 +107,25 @@ def test_a_defect_of_ours_is_not_a_finished_block(server: Any, make_spec: Make) 
 
     with pytest.raises(RuntimeError, match="boom"):
         run_block(server.target, make_spec("a"), on_request=broken)
+
+
+def test_silence_on_every_stream_ends_the_block(server: Any, make_spec: Make) -> None:
+    """The rest is not asked for: a server that hangs would cost the limit again and again."""
+    server.faults["b"] = "stall"
+    result = run_block(server.target, make_spec("a", "b", "c", stall_s=0.4, timeout_s=60.0))
+    assert result.stalled
+    assert [r.ok for r in result.requests] == [True, False]
+    assert result.requests[1].error == "stalled: no token on any stream for 0.4 s, 2 chunks came before"
+    assert result.invalid is not None
+    assert "no token on any stream" in result.invalid
+
+
+def test_a_slow_stream_and_a_silent_one_beside_a_live_one_are_no_hang(server: Any, make_spec: Make) -> None:
+    server.step_s = 0.25
+    slow = run_block(server.target, make_spec("a", stall_s=0.6))
+    assert (slow.stalled, slow.invalid) == (False, None)
+    assert slow.elapsed_s > 0.6, "the whole took longer than the limit"
+    server.faults["b"] = "stall"
+    beside = run_block(server.target, make_spec("b", "a", "c", concurrency=3, stall_s=0.6, timeout_s=0.9))
+    assert not beside.stalled
+    assert [r.ok for r in beside.requests] == [False, True, True]

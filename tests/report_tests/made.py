@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from storage.records import StudyRow, StudyState
 from storage.store import Store
 from sweep.analysis import analyse
-from sweep.books import gain_row
 from sweep.config import StudySpec, load_text
 from sweep.model import (
     ArmConfig,
@@ -114,7 +113,7 @@ def make(
     if not measured:
         return store.study_by_id(study.id)
     found = analyse(measured, store.arm_configs(study.id), objectives=spec.goals)
-    store.replace_analysis(study.id, [gain_row(gain) for gain in found.gains], found.as_dict())
+    store.replace_analysis(study.id, found.gains, found.as_dict())
     for number in range(len(arms)):
         values = {o.key: found.value(number, o) for o in spec.goals}
         figures = {key: pair[0] for key, pair in values.items() if pair is not None}
