@@ -19,7 +19,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sweep best --db sqlite:///$(DEMO_DB)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # Minutes each, and not part of `make test`: harm done to hosts and controllers; Ray clusters of several nodes.
 faults: $(VENV)/.installed

@@ -11,8 +11,8 @@ outside, in the middle of the trial: SIGKILL for the server, one of its children
 Counted at the end: ``orphans``, processes with our marker; ``lost_rows``, blocks that were stored before a controller
 was killed and are missing or changed; ``wrong_scored``, trials that failed and have a value, completed without one, or
 ended otherwise than their fault demands; ``optimum_found``: the best trial's true speed is at least OPTIMUM of the
-best there is among the arms that can run. Prints a table; with ``--json`` one object last: {trials, faults, orphans,
-lost_rows, wrong_scored, optimum_found, ...}.
+best there is among the arms that were launched and can run. Prints a table; with ``--json`` one object last: {trials,
+faults, orphans, lost_rows, wrong_scored, optimum_found, ...}.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launchers.engines.simulated import profile_text
-from launchers.simulated.server import Arm
+from launchers.simulated.truth import TruePrompt, load, simulate_block
 from storage.store import Store
 from sweep import session
 from sweep.bench import health
 from sweep.config import Overrides, StudySpec, load_text
 from sweep.errors import SweepError, UsageError
+from sweep.model import ArmConfig, Stage
+from sweep.planning import make_plan
 from sweep.pool import InlinePool
 
 OPTIMUM = 0.95
@@ -108,13 +109,17 @@ class Plan:
                     out[-1]["times"] = 1
         return out
 
-    def truth(self, arm: Numbers) -> float:
-        """Tokens per second of one request, without any noise."""
-        steps, topk, size = arm
-        profile = json.loads(profile_text("tiny"))
-        made = Arm(profile, algorithm="EAGLE3", draft_path=DRAFTER, steps=steps, topk=topk, draft_tokens=size)
-        speeds = [(1 + sum(made.survival(category))) / made.step_s(1) for category in ("code", "writing")]
-        return (speeds[0] * speeds[1]) ** 0.5
+    def truths(self, folder: Path) -> dict[Numbers, float]:
+        """Tokens per second of each arm's block, without any noise: the very prompts, the server's own draws."""
+        spec = load_text((folder / "space.yaml").read_text(), Overrides(), source="space.yaml")
+        block = make_plan(spec, Stage.SEARCH).blocks[0]
+        prompts = [TruePrompt(p.messages[-1]["content"], p.category, 40) for p in block.prompts]
+        found = {}
+        for steps, topk, size in self.arms:
+            config = ArmConfig("EAGLE3", DRAFTER, steps, topk, size)
+            true = simulate_block(load("tiny"), config, prompts, 1, block.max_tokens, ignore_eos=block.ignore_eos)
+            found[(steps, topk, size)] = true.throughput
+        return found
 
     def space(self, folder: Path) -> dict[str, Any]:
         return {
@@ -326,7 +331,8 @@ class Soak:
                 values[arm] = value
         launched = {(c["num_steps"], c["topk"], c["num_draft_tokens"]) for c in (json.loads(row[0]) for row in rows)}
         inside = [arm for arm, (way, _) in self.plan.fault.items() if way != "outside" and arm in launched]
-        able = [arm for arm in self.plan.arms if self.plan.expected(arm) == "complete"]
+        able = [arm for arm in launched if self.plan.expected(arm) == "complete"]
+        truths = self.plan.truths(self.folder)
         top = max(values, key=lambda arm: values[arm]) if values else None
         return {
             "trials": len(rows),
@@ -335,8 +341,9 @@ class Soak:
             "orphans": len(self.marked()),
             "lost_rows": lost,
             "wrong_scored": len(wrong),
-            "optimum_found": top is not None
-            and self.plan.truth(top) >= OPTIMUM * max(self.plan.truth(arm) for arm in able),
+            "optimum_found": top is not None and truths[top] >= OPTIMUM * max(truths[arm] for arm in able),
+            "top": [(arm, round(values[arm]), round(truths[arm])) for arm in sorted(values, key=values.get)[-3:]],
+            "best_truth": max((round(truths[arm]), arm) for arm in able),
             "wrong": wrong,
             "blocks_checked": len(self.seen),
             "resumes": self.resumes,

@@ -711,6 +711,9 @@ def cmd_start(base: str, request: State) -> State:
         known = read_state(folder)
         if known is not None:
             return {"state": known, "folder": folder}
+        # Who starts a server lives: without this, a lease from before a reboot or an outage would end it at once.
+        lease.update(renewed=boottime(), boot_id=boot_id())
+        write_json(lease_path(base), lease)
         tidy(base)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         port = free_port(base)

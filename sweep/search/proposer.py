@@ -175,8 +175,8 @@ class Proposer:
         if self.decided(history):
             return None
         model = self._model(history)
-        worth, explores = acquisition.score(model, rng)
-        index = np.array([model.index[c] for c in allowed])
+        index = np.array([model.index[c] for c in allowed], dtype=np.intp)
+        worth, explores = acquisition.score(model, index, rng)
         chosen = int(index[np.argmax(worth[index])])
         return Proposal(model.configs[chosen], Origin.SAMPLER, acquisition.why(model, chosen, explores))
 

@@ -104,6 +104,18 @@ class TestTaking:
         path.write_text(json.dumps({**lease, "boot_id": "before"}))
         make_servers(here(), study="second").prepare()
 
+    def test_a_start_renews_a_lease_from_before_a_reboot(self, make_servers: Make, tmp_path: Path) -> None:
+        """The owner lived through the host's reboot: what it starts next must not be ended for the old lease."""
+        servers = make_servers(here())
+        servers.prepare()
+        (path,) = (tmp_path / "base").glob("*/lease.json")
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"boot_id": "the boot before"}))
+        server = servers.start(launch(), "1")
+        log_until(servers, server, b"ready")
+        time.sleep(1.5)  # a supervisor looks at the lease twice a second
+        assert servers.state(server).alive
+        assert servers.stop(server).clean
+
     def test_two_at_once_one_wins(self, make_servers: Make) -> None:
         from concurrent.futures import ThreadPoolExecutor
 

@@ -230,6 +230,20 @@ def test_what_if_the_accept_length_were_another(space, truths, arm):
     assert two.low < 2.0 / truth.step(config, 1) < two.high
 
 
+def test_exploring_looks_at_the_least_known_near_the_best(space, truths, arm, monkeypatch):
+    truth = truths(noise=0.02)
+    rows = [truth.told(c, i) for i, c in enumerate([arm(7, 1, 8), arm(4, 8, 32, "b"), arm(3, 4, 16), arm(2, 4, 8)])]
+    p = Proposer(space, truth.objectives, sampler="model", seed=4, tolerance=None)
+    monkeypatch.setattr(acquisition, "EXPLORE", 1.0)
+    proposal = p.propose(rows)
+    assert proposal.why.startswith("exploring: ")
+    model = CostModel(space.candidates, truth.objectives, rows)
+    mean, best = model.outlooks[0].mean, max(model.outlooks[0].mean[i] for i in model.measured)
+    assert mean[model.index[proposal.config]] >= best + np.log(0.9)
+    monkeypatch.setattr(acquisition, "EXPLORE", 0.0)
+    assert not p.propose(rows).why.startswith("exploring")
+
+
 def test_a_proposal_says_what_is_expected_and_what_is_unsure(space, truths):
     truth = truths(noise=0.02)
     p, history = Proposer(space, truth.objectives, sampler="model", seed=4, tolerance=None), []

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from sweep.search.model.fit import CostModel
-from sweep.search.model.gaussian import Array
+from sweep.search.model.gaussian import Array, Index
 
 # Chance that a proposal explores: the least known configuration of those expected within EXPLORE_WITHIN of the best.
 EXPLORE = 0.05
@@ -35,14 +35,16 @@ def expected_improvement(mean: Array, sd: Array) -> Array:
     return np.asarray(mean * ndtr(ratio) + sd * np.exp(-0.5 * ratio**2) / np.sqrt(2.0 * np.pi))
 
 
-def score(model: CostModel, rng: np.random.Generator) -> tuple[Array, bool]:
-    """(n,) worth per minute of every configuration, and whether this proposal explores."""
+def score(model: CostModel, allowed: Index, rng: np.random.Generator) -> tuple[Array, bool]:
+    """(n,) worth per minute of every configuration, and whether this proposal explores, which it can only where one of
+    ``allowed`` is expected near the best."""
     mixtures = weights(len(model.outlooks), rng)
     if model.measured and rng.random() < EXPLORE:
         outlook = model.outlooks[int(rng.integers(len(model.outlooks)))]
         best = max(model.measured, key=lambda i: (outlook.mean[i], -i))
         near = outlook.mean >= outlook.mean[best] + np.log1p(-EXPLORE_WITHIN)
-        return np.where(near, outlook.spread(best), 0.0) * model.launches / model.minutes, True
+        if near[allowed].any():
+            return np.where(near, outlook.spread(best), 0.0) * model.launches / model.minutes, True
     total = np.sum([improvement(model, mixture) for mixture in mixtures], axis=0)
     return total / len(mixtures) * model.launches / model.minutes, False
 
@@ -66,12 +68,11 @@ def why(model: CostModel, chosen: int, explores: bool) -> str:
     length, level = model.accept_length.var[chosen], model.levels[0]
     step = model.step_time(level).var[chosen]
     tree = model.configs[chosen]
-    unsure = "step time" if step >= length else "acceptance"
-    where = {"step time": (tree.num_draft_tokens, "{} draft tokens"), "acceptance": (tree.num_steps, "depth {}")}[
-        unsure
-    ]
-    at = f" at {where[1].format(where[0])}" if where[0] is not None else ""
-    text = f"uncertain {unsure}{at} (± {np.sqrt(max(step, length)):.1%})"
+    if step >= length:
+        unsure = f"step time at {tree.num_draft_tokens} draft tokens" if tree.num_draft_tokens else "step time"
+    else:
+        unsure = f"acceptance at depth {tree.num_steps}" if tree.num_steps else "acceptance"
+    text = f"uncertain {unsure} (± {np.sqrt(max(step, length)):.1%})"
     if model.measured:
         best = max(model.measured, key=lambda i: (outlook.mean[i], -i))
         gain = float(np.expm1(outlook.mean[chosen] - outlook.mean[best]))
