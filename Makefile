@@ -19,7 +19,8 @@ demo: $(VENV)/.installed
 	$(BIN)/sweep best --db sqlite:///$(DEMO_DB)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not faults and not cluster and not clock"
+	$(BIN)/python -m pytest -q -m clock
 
 # Minutes each, and not part of `make test`: harm done to hosts and controllers; Ray clusters of several nodes.
 faults: $(VENV)/.installed

@@ -66,7 +66,7 @@ class HostOwner:
         transport = load(HOSTS, settings.kind)(settings.transport)
         self._servers = HostServers(
             transport,
-            tools=self._engine.tools(len(settings.gpus)),
+            tools=self._engine.tools(max(settings.gpus, default=-1) + 1),
             python=settings.python,
             base_dir=settings.base_dir,
             owner=settings.owner,

@@ -111,7 +111,7 @@ def check_host(host: Host, spec: StudySpec | None) -> list[Check]:
     wanted = spec.gpus_of(host) if spec else (host.gpus or ())
     engine = spec.engine if spec else "sglang"
     try:
-        servers, made = servers_of(host, engine, engine_args(spec), len(wanted), "doctor")
+        servers, made = servers_of(host, engine, engine_args(spec), max(wanted, default=-1) + 1, "doctor")
         try:
             facts = servers.inspect(made.version_command(host.python or "python3"))
             return [

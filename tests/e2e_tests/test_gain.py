@@ -23,6 +23,7 @@ from sweep.bench.workload import load_prompts
 from sweep.config import Overrides, load_space
 from sweep.model import ArmConfig, BlockResult, MeasuredLaunch
 
+pytestmark = pytest.mark.clock
 POINTS = 0.005
 SPACE_OF = {
     (block["profile"], block["time_scale"]): path.stem

@@ -17,6 +17,7 @@ from launchers.simulated import server as simulated
 from launchers.simulated import truth
 from sweep.model import BASELINE, ArmConfig
 
+pytestmark = pytest.mark.clock
 CATEGORIES = ("code", "math", "writing", "question_answering", "summarisation", "translation")
 TEXTS = {f"A prompt of the {name} set, of some thirty characters": name for name in CATEGORIES}
 
