@@ -2,6 +2,7 @@
 
 Runs any engine's LaunchSpec over any transport. What must happen on the host itself is done there by
 ``launchers/supervisor.py``, which this module sends along; see its first lines for files, ownership and processes.
+A little over 300 lines on purpose: what may be done to a server stands in one class.
 """
 
 from __future__ import annotations

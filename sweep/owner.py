@@ -3,6 +3,7 @@
 Lives in a Ray actor (``sweep.pool``) or, in tests, in a thread. One call launches, measures or stops; other calls
 (progress, cancel, heartbeat) may arrive meanwhile. Nothing here raises for what happens to a host or a server:
 failures are :class:`~sweep.model.Diagnosis` values, so that they cross Ray unharmed.
+A little over 300 lines on purpose: every call the controller can make is in one class.
 """
 
 from __future__ import annotations
@@ -11,19 +12,18 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from launchers.diagnosis import with_foreign_processes
-from launchers.redact import Redactor
-from launchers.servers import HostServers, RunningServer
+from launchers.servers import HostServers
 from sweep import diagnoses, liveness
 from sweep.bench.clock import in_engine_time, in_real_time
 from sweep.errors import BusyError, HostError, SweepError
+from sweep.live_server import LiveServer, report_of
 from sweep.model import (
     BlockSpec,
     Diagnosis,
-    Effective,
     HostFacts,
     Phase,
     Prompt,
@@ -46,13 +46,7 @@ from sweep.reports import (
 )
 from sweep.server_http import ServerHttp
 
-# The benchmark client is imported when a server is measured: a host's owner is a third smaller until then.
-if TYPE_CHECKING:
-    from sweep.bench.http import Target
-    from sweep.bench.prepare import Prepared as PreparedPrompts
-
 TOP_TOKENS = 5  # asked for where two texts part; a tie is between the first two
-LOG_TAIL = 60  # lines kept with a launch
 GRACE_S = 15.0  # what a server gets between TERM and KILL
 HEARTBEAT_LIMIT_S = 20.0  # the lease is renewed only while the controller was heard from within this time
 
@@ -76,8 +70,8 @@ class HostOwner:
         )
         self._facts: HostFacts | None = None
         self._path_capacity: float | None = None
-        self._running: dict[str, _Server] = {}
-        self._ending: dict[str, _Server] = {}
+        self._running: dict[str, LiveServer] = {}
+        self._ending: dict[str, LiveServer] = {}
         self._grace_s = GRACE_S
         self._cancel = threading.Event()
         self._closed = threading.Event()
@@ -147,7 +141,7 @@ class HostOwner:
         """Start a server and return when it is ready, or when it is certain that it will not be."""
         started_at = time.time()
         self._note(Phase.START)
-        server: _Server | None = None
+        server: LiveServer | None = None
         argv: tuple[str, ...] = ()
         if self._cancel.is_set():
             return LaunchReport(argv, False, started_at, diagnosis=diagnoses.cancelled(Phase.START))
@@ -168,7 +162,7 @@ class HostOwner:
                 return LaunchReport(argv, False, started_at, diagnosis=diagnoses.dirty(self._settings.host, dirty))
             running = self._servers.start(spec, request.launch_id)
             argv = running.argv
-            server = _Server(running, request, LogFollower(self._servers, running, self._engine))
+            server = LiveServer(running, request, LogFollower(self._servers, running, self._engine))
             self._running[request.launch_id] = server
             phases, diagnosis = wait_ready(
                 server.log, self._servers, running, self._engine, request.arm, self._settings.deadlines,
@@ -182,24 +176,24 @@ class HostOwner:
         except (HostError, BusyError) as error:
             phases, diagnosis = {}, diagnoses.infra(Phase.START, str(error))
         stop = self.stop(request.launch_id) if server is not None else None
-        return _report(server, argv, started_at, phases, diagnosis=diagnosis, stop=stop)
+        return report_of(server, argv, started_at, phases, diagnosis=diagnosis, stop=stop)
 
-    def _ready(self, server: _Server, started_at: float, phases: Mapping[str, float]) -> LaunchReport:
+    def _ready(self, server: LiveServer, started_at: float, phases: Mapping[str, float]) -> LaunchReport:
         http = server.require_http()
         deadline = time.monotonic() + self._settings.deadlines.warmup_s
         while not self._engine.ready(http):
             if time.monotonic() > deadline or self._cancel.is_set() or not self._servers.state(server.running).alive:
                 diagnosis = self._diagnose(server, Phase.WARMUP, timed_out=True)
                 stop = self.stop(server.request.launch_id)
-                return _report(server, server.running.argv, started_at, phases, diagnosis=diagnosis, stop=stop)
+                return report_of(server, server.running.argv, started_at, phases, diagnosis=diagnosis, stop=stop)
             time.sleep(0.1)  # the server prints its ready line a moment before it answers as ready
         try:
             effective, info = self._engine.effective(http, server.request.arm, server.request.drafters)
         except (RuntimeError, OSError) as error:
             diagnosis = diagnoses.infra(Phase.READY, f"what runs could not be read back: {error}")
             stop = self.stop(server.request.launch_id)
-            return _report(server, server.running.argv, started_at, phases, diagnosis=diagnosis, stop=stop)
-        report = _report(server, server.running.argv, started_at, phases, effective=effective, info=info, ready=True)
+            return report_of(server, server.running.argv, started_at, phases, diagnosis=diagnosis, stop=stop)
+        report = report_of(server, server.running.argv, started_at, phases, effective=effective, info=info, ready=True)
         if effective.status == "mismatch":
             stop = self.stop(server.request.launch_id)
             return replace(
@@ -342,86 +336,17 @@ class HostOwner:
             raise HostError(f"host {self._settings.host} was not prepared")
         return self._facts
 
-    def _diagnose(self, server: _Server, phase: Phase, *, timed_out: bool) -> Diagnosis:
+    def _diagnose(self, server: LiveServer, phase: Phase, *, timed_out: bool) -> Diagnosis:
         if self._cancel.is_set():
             return diagnoses.cancelled(phase)
         return liveness.why_ended(
             self._servers, server.running, server.log, self._engine, server.request.arm, phase, timed_out=timed_out
         )
 
-    def _failed(self, server: _Server, phase: Phase, error: str, stalled: bool, losses: int) -> Diagnosis:
+    def _failed(self, server: LiveServer, phase: Phase, error: str, stalled: bool, losses: int) -> Diagnosis:
         if self._cancel.is_set():
             return diagnoses.cancelled(phase)
         return liveness.why_failed(
             self._servers, server.running, server.log, self._engine, server.request.arm, phase,
             error=error, stalled=stalled, losses=losses,
         )  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Server:
-    """A live server of this owner."""
-
-    running: RunningServer
-    request: LaunchRequest
-    log: LogFollower
-    http: ServerHttp | None = None
-    prepared: dict[str, PreparedPrompts] = field(default_factory=dict)
-
-    def tail(self) -> tuple[str, ...]:
-        """The last lines of the log, secrets masked."""
-        secrets = [self.running.api_key or "", *self.request.secret_env.values()]
-        redactor = Redactor(secret for secret in secrets if secret)
-        return tuple(redactor.text(line) for line in list(self.log.lines)[-LOG_TAIL:])
-
-    def require_http(self) -> ServerHttp:
-        assert self.http is not None, "asked before the server was ready"
-        return self.http
-
-    def target(self) -> Target:
-        from sweep.bench.http import Target
-
-        http = self.require_http()
-        return Target(http.base_url, self.running.api_key)
-
-    def prepared_for(self, spec: BlockSpec) -> PreparedPrompts:
-        """The block's prompts as token ids, made once per launch. Raises HostError where the server does not answer."""
-        from sweep.bench.prepare import prepare
-
-        if spec.prompts_hash not in self.prepared:
-            distinct = tuple({prompt.id: prompt for prompt in spec.prompts}.values())
-            self.prepared[spec.prompts_hash] = prepare(
-                self.target(), distinct, endpoint=spec.endpoint, chat_template_args=spec.chat_template_args
-            )
-        return self.prepared[spec.prompts_hash]
-
-
-def _report(
-    server: _Server | None,
-    argv: tuple[str, ...],
-    started_at: float,
-    phases: Mapping[str, float],
-    *,
-    ready: bool = False,
-    effective: Effective | None = None,
-    info: Mapping[str, Any] | None = None,
-    diagnosis: Diagnosis | None = None,
-    stop: Stopped | None = None,
-) -> LaunchReport:
-    running = None if server is None else server.running
-    return LaunchReport(
-        argv,
-        ready,
-        started_at,
-        ready_s=time.time() - started_at if ready else None,
-        phases=phases,
-        pid=running.pid if running else None,
-        port=running.port if running else None,
-        marker=running.marker if running else None,
-        run_dir=running.run_dir if running else None,
-        log_path=running.log_path if running else None,
-        effective=effective,
-        server_info=info or {},
-        diagnosis=diagnosis,
-        stop=stop,
-    )

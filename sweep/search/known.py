@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 from sweep.model import ArmConfig, Verdict
 from sweep.search.view import Told, fields
 
-# A configuration that met trouble of its surroundings this often is set aside: by then the trouble may be its own.
-MAX_ATTEMPTS = 3
+# A configuration of which this many trials ended in trouble of their surroundings is set aside: each of them had
+# attempts of its own, and by then the trouble may be the configuration's.
+MAX_ATTEMPTS = 2
+# Causes that lie in the draft model itself (its files, its shapes) rule out everything else with it.
+_WHOLE = frozenset({"algorithm", "draft_model"})
 
 
 class Known:
@@ -40,7 +43,10 @@ class Known:
         if (config.algorithm, config.draft_model) in self._ineffective:
             return f"{config.algorithm} {config.draft_model or ''}".rstrip() + " never accepted a draft"
         for failed, names in self._dominating:
-            if _dominated(config, failed, names):
+            if _WHOLE.issuperset(names):
+                if all(getattr(config, name) == getattr(failed, name) for name in names):
+                    return f"{failed.label()} failed for its {' and '.join(names).replace('_', ' ')}, which this shares"
+            elif _dominated(config, failed, names):
                 return f"{failed.label()} failed, and this is no smaller in {', '.join(names)}"
         return None
 

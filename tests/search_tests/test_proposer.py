@@ -125,6 +125,14 @@ def test_a_drafter_that_never_accepts_is_dropped_with_all_its_configurations(spa
     assert {c.draft_model for c in Known(crashed).open(space.candidates)} == {"a", "b"}
 
 
+def test_a_cause_in_the_draft_model_rules_out_everything_with_it(space, arm):
+    broken = Told(arm(3, 4, 16), None, Verdict.LAUNCH_CONFIG_ERROR, dominates=("algorithm", "draft_model"))
+    known = Known([broken])
+    assert {c.draft_model for c in known.open(space.candidates)} == {"b"}
+    assert "draft model" in (known.excluded(arm(1, 1, 2)) or "")
+    assert known.excluded(arm(3, 4, 32, "b")) is None
+
+
 @pytest.mark.parametrize("verdict", [Verdict.INFRA_ERROR, Verdict.CANCELLED, Verdict.MEASUREMENT_INVALID])
 def test_trouble_of_the_surroundings_leaves_a_configuration_open_until_it_repeats(space, truths, arm, verdict):
     config = arm(3, 4, 16)
