@@ -162,11 +162,16 @@ def show(family: str, row: dict[str, Any], methods: Sequence[str]) -> None:
     lines = [f"{family + (' (built on)' if row['built_on'] else ''):24}{head}   share within 1 %, median regret"]
     for m in methods:
         pairs = [(row[m]["within1"][str(b)], row[m]["median_regret"][str(b)]) for b in BUDGETS]
-        lines.append(f"  {m:22}" + "  ".join(f"{w:>5.0%} {r:>6.1%} " for w, r in pairs))
+        lines.append(f"  {m:22}" + "  ".join(f"{w:>5.0%} {r:>6.1%} " for w, r in pairs).rstrip())
     worst = "  ".join(f"{row['ours']['within1_worst'][str(b)]:>5.0%}        " for b in BUDGETS)
-    lines.append(f"  {'ours, worst objective':22}{worst}")
+    lines.append(f"  {'ours, worst objective':22}{worst}".rstrip())
     worse = [b for b, p in row.get("against_tpe_canonical", {}).items() if p["worse"]]
-    lines.append(f"  stop rule: {row['stop_rule']}; worse than TPE canonical after: {', '.join(worse) or 'none'}")
+    rule = row["stop_rule"]
+    if rule["fired"]:
+        lines.append(
+            f"  stop rule fired in {rule['fired']:.0%}, after {rule['median_launches']:.0f} launches (median), right "
+            f"in {rule['right']:.0%}; worse than TPE canonical after: {', '.join(worse) or 'none'}"
+        )
     sys.stderr.write("\n".join(lines) + "\n")
 
 

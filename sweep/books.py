@@ -32,6 +32,7 @@ from sweep.model import (
     Objective,
     Phase,
     Retry,
+    Role,
     Stage,
     Verdict,
 )
@@ -207,8 +208,12 @@ class Books:
         return told(self._trials.values(), self._measured)
 
     def work_left(self, budget: int | None) -> bool:
-        """False where a resumed study has measured all it was asked to: nothing needs another bracket."""
+        """False where a resumed study has measured all it was asked to, and every host's last search launch is the
+        baseline that closes its bracket."""
         if not self._measured or any(trial.state is not TrialState.FINISHED for trial in self._trials.values()):
+            return True
+        searched = sorted((m for m in self._measured if m.stage is not Stage.CONFIRM), key=lambda m: m.sequence)
+        if any(role is not Role.BASELINE for role in {m.host: m.role for m in searched}.values()):
             return True
         room = budget is None or len(self._trials) < budget
         return room and self._proposer.propose(self.history()) is not None

@@ -12,6 +12,12 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 QUICK = ("--set", "simulate.time_scale=0.2")
 
 FINISHED = "select t.number from trials t where t.state = 'finished'"
+# The last trial of the search is measured; the baseline that closes its bracket is being launched.
+IN_LAST_BRACKET = (
+    "select 1 from launches where trial_id is null and state != 'ended' "
+    "and (select count(*) from trials where state = 'finished') = 3"
+)
+SEARCHED = "select role from launches where stage = 'search' and verdict = 'complete' order by sequence"
 # A trial's server process is there and not ready; then, later, a block of one is under way.
 IN_LAUNCH = "select 1 from launches where trial_id is not null and state = 'begun'"
 IN_BLOCK = "select 1 from events where kind = 'block' and json_extract(detail, '$.trial') = 1"
@@ -48,4 +54,20 @@ def test_killed_twice_and_resumed_at_once(user: User, smoke: tuple[User, str]) -
     assert abandoned == [("abandoned", "cancelled")] * 2
     assert user.query(counted + " and l.verdict = 'complete'") == [(1,)]
     assert user.query("select 1 from launches where state != 'ended'") == []
+    user.require_clean()
+
+
+def test_a_killed_closing_bracket_is_made_up_for_and_a_finished_study_launches_nothing(user: User) -> None:
+    only = (*QUICK, "--set", "measurement.confirm_top=0")
+    first = user.spawn("start", "smoke", "--simulate", *only, "--json")
+    user.until(IN_LAST_BRACKET)
+    first.kill()
+    assert user.query(SEARCHED)[-1] == ("candidate",)
+
+    assert user.json("resume")["state"] == "finished"
+    assert user.query(SEARCHED)[-1] == ("baseline",)
+    launches = user.query("select count(*) from launches")
+
+    assert user.json("resume")["state"] == "finished"
+    assert user.query("select count(*) from launches") == launches
     user.require_clean()

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from storage.records import TrialState
 from sweep import session
 from sweep.cli.query import show
-from sweep.errors import HostError
+from sweep.errors import SweepError
 from sweep.model import Role, Verdict
 from sweep.pool import InlinePool
 
@@ -110,8 +110,6 @@ def test_a_study_stopped_within_a_pair_measures_it_anew(lab, pins, monkeypatch):
 @pytest.mark.slow
 def test_a_baseline_that_cannot_be_measured_does_not_go_on_for_ever(lab):
     broken = {"failures": [{"kind": "truncated_json", "after_tokens": 70}]}
-    with pytest.raises(
-        HostError, match=r"gpu: 3 infrastructure failures in a row, the last: 0 of 4 requests succeeded"
-    ):
+    with pytest.raises(SweepError, match=r"the baseline cannot be measured: measurement_invalid: 0 of 4 requests"):
         lab.run(*ONE, *LONG, profile=broken)
     assert order(lab, lab.store.study("pairs")) == "BBB"
