@@ -375,7 +375,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """How a server was ended and what was verified afterwards. ``clean`` is the whole claim of DESIGN section 6."""
+    """How a server was ended and what was verified afterwards. ``clean``: no process left, and the GPU memory back."""
 
     clean: bool
     exit_code: int | None
@@ -456,7 +456,7 @@ class RequestRecord:
 
     @property
     def speed(self) -> float | None:
-        """Output tokens per second from send to last chunk (DESIGN 4.4); None for a failed request."""
+        """Output tokens per second from send to last chunk; None for a failed request."""
         if not self.ok or self.output_tokens is None or self.end_s <= self.sent_s:
             return None
         return self.output_tokens / (self.end_s - self.sent_s)
