@@ -99,10 +99,6 @@ class Books:
         """True while some trial may still hand work back."""
         return any(trial.state is TrialState.RUNNING for trial in self._trials.values())
 
-    def counted(self) -> int:
-        """Trials that count against the budget: all but those waiting for another attempt."""
-        return sum(trial.state is not TrialState.QUEUED for trial in self._trials.values())
-
     def next_trial(self, host: str, *, budget: int | None) -> TrialRow | None:
         """A queued trial, else a new proposal within the budget; its row is ``running`` on this host on return."""
         queued = [trial for trial in self._trials.values() if trial.state is TrialState.QUEUED]

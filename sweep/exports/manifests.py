@@ -17,7 +17,7 @@ from sweep.exports.serving import PORT, Serving, read_spec, serving
 
 IMAGE = "lmsysorg/sglang"
 START_S = 1800  # a large model loads for minutes and captures graphs for more
-_HUB_CACHE = "/root/.cache/huggingface"
+_HUB_CACHE = "/root/.cache/huggingface"  # inside the container, whose image runs as root
 
 
 def compose(study: StudyRow, trial: TrialRow) -> str:

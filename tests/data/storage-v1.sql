@@ -157,7 +157,7 @@ CREATE TABLE launches (
 	CONSTRAINT fk_launches_trial_id FOREIGN KEY(trial_id) REFERENCES trials (id) ON DELETE CASCADE, 
 	CONSTRAINT fk_launches_arm_id FOREIGN KEY(arm_id) REFERENCES arms (id) ON DELETE CASCADE
 );
-INSERT INTO "launches" VALUES(1,1,1,1,'gpu-a','search','candidate',0,NULL,'ended','complete',NULL,NULL,NULL,NULL,'["python3","-m","sglang.launch_server","--model-path","/models/a b"]','[]','/home/u/.specsweep/1','/home/u/.specsweep/1/server.log',41,30000,'study/1/1/abc',1700000000.0,1000.0,1030.0,1700000000.0,'{"weights":12.5}','{"config":{"algorithm":"EAGLE3","draft_model":"k25-custom","num_steps":3,"topk":4,"num_draft_tokens":5,"cuda_graph":true},"pins":{"tp_size":1},"differences":[],"version":null,"status":"exact"}','{"tp_size":1}',NULL,'{"clean":true,"exit_code":-15,"took_s":1.0,"leftover_pids":[],"memory_left_mib":0,"note":""}','[]');
+INSERT INTO "launches" VALUES(1,1,1,1,'gpu-a','search','candidate',0,NULL,'ended','complete',NULL,NULL,NULL,NULL,'["python3","-m","sglang.launch_server","--model-path","/models/a b"]','[]','/srv/u/.specsweep/1','/srv/u/.specsweep/1/server.log',41,30000,'study/1/1/abc',1700000000.0,1000.0,1030.0,1700000000.0,'{"weights":12.5}','{"config":{"algorithm":"EAGLE3","draft_model":"k25-custom","num_steps":3,"topk":4,"num_draft_tokens":5,"cuda_graph":true},"pins":{"tp_size":1},"differences":[],"version":null,"status":"exact"}','{"tp_size":1}',NULL,'{"clean":true,"exit_code":-15,"took_s":1.0,"leftover_pids":[],"memory_left_mib":0,"note":""}','[]');
 CREATE TABLE requests (
 	id INTEGER NOT NULL, 
 	block_id INTEGER NOT NULL, 

@@ -41,8 +41,8 @@ class Server:
     pid: int | None = 41
     port: int | None = 30000
     marker: str | None = "study/1/1/abc"
-    run_dir: str | None = "/home/u/.specsweep/1"
-    log_path: str | None = "/home/u/.specsweep/1/server.log"
+    run_dir: str | None = "/srv/u/.specsweep/1"
+    log_path: str | None = "/srv/u/.specsweep/1/server.log"
     phases: Mapping[str, float] = field(default_factory=lambda: {"weights": 12.5})
     ready_s: float | None = 30.0
     effective: Effective | None = None
