@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_DB := .demo/sweep.db
 
-.PHONY: demo test faults cluster lint check clean
+.PHONY: demo test faults cluster docs lint check clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,10 @@ faults: $(VENV)/.installed
 
 cluster: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -m cluster tests/cluster
+
+# The reference pages, from the program itself.
+docs: $(VENV)/.installed
+	$(BIN)/python docs/generator
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -25,10 +25,11 @@ class GpuWatch:
         self._query = query
         self._asked_at = float("-inf")
         self._seen: tuple[Gpu, ...] = ()
+        self._program: list[str] = []  # argv of nvidia-smi, as of the last time
 
     def ask(self) -> tuple[tuple[Gpu, ...], tuple[GpuProcess, ...], str | None]:
         """GPUs, compute list and driver version as they are now; nothing at all on a host without nvidia-smi."""
-        self._seen, processes, driver = self._remote.gpus(self._query)
+        self._seen, processes, driver, self._program = self._remote.gpus(self._query)
         self._asked_at = time.monotonic()
         return self._seen, processes, driver
 
@@ -77,5 +78,5 @@ class GpuWatch:
     def telemetry(self, wanted: Collection[int], interval_s: float) -> Telemetry:
         """A sampler for the GPUs ``wanted``, as last seen."""
         uuids = [gpu.uuid for gpu in self._seen if gpu.index in wanted]
-        command = self._remote.filled(self._query)
+        command = self._program
         return Telemetry(lambda options: self._transport.run([*command, *options]), uuids, interval_s)

@@ -97,15 +97,18 @@ class Remote:
             raise BusyError(f"{self._transport.name}: {reply['message']}; it belongs to study {study!r} now")
         raise HostError(f"{self._transport.name}: {reply['message']}")
 
-    def gpus(self, query: Sequence[str]) -> tuple[tuple[Gpu, ...], tuple[GpuProcess, ...], str | None]:
-        """GPUs, the compute list with users and names, and the driver's version; nothing where nvidia-smi is absent."""
+    def gpus(self, query: Sequence[str]) -> tuple[tuple[Gpu, ...], tuple[GpuProcess, ...], str | None, list[str]]:
+        """GPUs, the compute list with users and names, the driver's version, and ``query`` as it can be run without
+        ``activate``; nothing of the former where nvidia-smi is absent."""
         options = [smi.GPU_OPTION, smi.APPS_OPTION]
-        reply = self.call("gpus", timeout_s=60, gpu_query=self.filled(query), options=options)
+        filled = self.filled(query)
+        reply = self.call("gpus", timeout_s=60, gpu_query=filled, options=options)
+        program = [reply["program"], *filled[1:]]
         for answer in reply["answers"]:
             if answer["status"] == 127:
-                return (), (), None
+                return (), (), None, program
             if answer["status"] != 0:
                 words = answer["err"] or answer["out"].strip()[-500:]
                 raise HostError(f"{self._transport.name}: {query[0]} fails with status {answer['status']}: {words}")
         gpus, driver = smi.parse_gpus(reply["answers"][0]["out"])
-        return gpus, smi.parse_processes(reply["answers"][1]["out"], reply["who"]), driver
+        return gpus, smi.parse_processes(reply["answers"][1]["out"], reply["who"]), driver, program

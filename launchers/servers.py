@@ -21,6 +21,7 @@ from launchers.gpu_watch import MEMORY_SLACK_MIB, GpuWatch
 from launchers.gpus import Telemetry
 from launchers.host_values import Found, ModelFiles, RunningServer, ServerState
 from launchers.locks import Owner, known_dead
+from launchers.path_watch import PathWatch
 from launchers.remote import Remote
 from sweep.errors import BusyError, HostError
 from sweep.model import GpuProcess, HostFacts, LaunchSpec, StopReport
@@ -296,6 +297,10 @@ class HostServers:
     def free_port(self) -> int:
         """A port of the host on which nobody listens now."""
         return int(self._remote.call("facts")["free_port"])
+
+    def watch_path(self) -> PathWatch:
+        """A watch over the path to the host; see ``launchers.path_watch``."""
+        return PathWatch(self._transport.ping_s)
 
     def path_capacity(self) -> float:
         """Chunks per second that the path from the host's ports to here carries; see ``launchers.path_capacity``."""

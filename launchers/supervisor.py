@@ -976,7 +976,8 @@ def query(argv: list[str], timeout_s: float = 20.0) -> tuple[int, str, str]:
 
 
 def cmd_gpus(base: str, request: State) -> State:
-    """The answers of nvidia-smi, and who the processes of the compute list (its second column) are."""
+    """The answers of nvidia-smi, who the processes of the compute list (its second column) are, and where the program
+    lies: what is on the PATH here may be so because of the host's `activate`, which costs too much once a second."""
     answers: list[State] = []
     for option in request["options"]:
         status, out, err = query(request["gpu_query"] + [option, "--format=csv,noheader,nounits"])
@@ -995,7 +996,17 @@ def cmd_gpus(base: str, request: State) -> State:
             except OSError:
                 user = None
             who[str(pid)] = {"user": user, "comm": proc["comm"] if proc else None, "ours": pid in mine}
-    return {"answers": answers, "who": who}
+    return {"answers": answers, "who": who, "program": which(request["gpu_query"][0])}
+
+
+def which(name: str) -> str:
+    """The program's path; the name itself where it is none of the PATH's."""
+    if os.sep not in name:
+        for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                return path
+    return name
 
 
 def cmd_models(base: str, request: State) -> State:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 from storage.records import TrialRow, TrialState
 from storage.store import Store
+from sweep import screening
 from sweep.analysis import (
     AnalysisSettings,
     LaunchFigures,
@@ -24,6 +27,7 @@ from sweep.errors import BusyError, HostError, SweepError
 from sweep.launching import LaunchOutcome
 from sweep.model import (
     ArmConfig,
+    BlockResult,
     Constraint,
     Diagnosis,
     Flag,
@@ -36,14 +40,15 @@ from sweep.model import (
     Stage,
     Verdict,
 )
+from sweep.proposing import Proposing
 from sweep.reports import Prepared
-from sweep.search.proposer import Proposer
 from sweep.search.view import Told
-from sweep.told import told, violated
+from sweep.told import of_launches, told, violated
 
 # Flags that no analysis makes: they stay when it is made anew, the others follow it.
 _NOT_ANALYSED = {Flag.COERCED, Flag.OUTPUT_DIFFERS, Flag.SCREENED_OUT, Flag.FORCED_ACCEPT_LENGTH}
 
+CHOSEN = "confirm"  # the event that says which trials are confirmed
 BASELINE_ATTEMPTS = 3  # a crash may be chance, as on any arm; three in a row are not
 
 
@@ -56,7 +61,7 @@ class Books:
         study_id: int,
         study_uid: str,
         *,
-        proposer: Proposer,
+        proposing: Proposing,
         objectives: Sequence[Objective],
         constraints: Sequence[Constraint],
         analysis: AnalysisSettings,
@@ -64,7 +69,7 @@ class Books:
         self.store = store
         self.study_id = study_id
         self.study_uid = study_uid
-        self._proposer = proposer
+        self.proposing = proposing
         self._objectives = tuple(objectives)
         self._constraints = tuple(constraints)
         self._settings = analysis
@@ -107,7 +112,7 @@ class Books:
         else:
             if budget is not None and len(self._trials) >= budget:
                 return None
-            proposal = self._proposer.propose(self.history())
+            proposal = self.proposing.propose(self.history())
             if proposal is None:
                 return None
             trial = self.store.add_trial(self.study_id, proposal.config, origin=proposal.origin.value, why=proposal.why)
@@ -201,7 +206,7 @@ class Books:
 
     def history(self) -> list[Told]:
         """Every trial in number order, as the sampler may see it: a failure has a verdict and no value."""
-        return told(self._trials.values(), self._measured)
+        return told(self._trials.values(), of_launches(self._measured))
 
     def work_left(self, budget: int | None) -> bool:
         """False where a resumed study has measured all it was asked to, and every host's last search launch is the
@@ -212,7 +217,15 @@ class Books:
         if any(role is not Role.BASELINE for role in {m.host: m.role for m in searched}.values()):
             return True
         room = budget is None or len(self._trials) < budget
-        return room and self._proposer.propose(self.history()) is not None
+        return room and self.proposing.propose(self.history()) is not None
+
+    def outlook(self) -> dict[str, Any] | None:
+        """How much is left to find; see :meth:`sweep.proposing.Proposing.outlook`."""
+        return self.proposing.outlook(self.history())
+
+    def why_ended(self, budget: int | None) -> dict[str, Any] | None:
+        """Why nothing more is proposed; see :meth:`sweep.proposing.Proposing.why_ended`."""
+        return self.proposing.why_ended(self.history(), budget)
 
     # ------------------------------------------------------------------ launches and what they say
 
@@ -228,6 +241,32 @@ class Books:
                 f"the baseline cannot be measured: {diagnosis.verdict}: {diagnosis.evidence}. {diagnosis.advice} "
                 f"Log: {diagnosis.log_path or 'none'}. Nothing can be compared without it."
             )
+
+    def hopeless(self, host: str, blocks: Sequence[BlockResult]) -> str | None:
+        """Why a candidate with these finished blocks on this host cannot matter any more, None where it may; see
+        :mod:`sweep.screening`."""
+        last = max((m for m in self._measured if m.host == host and m.role is Role.BASELINE), key=_order, default=None)
+        if last is None or self.analysis is None:
+            return None
+        metrics = metrics_for(self._objectives, self._settings)
+        found = screening.hopeless(
+            # figures of a block as of a launch that has no other; whose launch it is does not matter to them
+            [extract(replace(last, blocks=(block,)), metrics, self._settings.slo) for block in blocks],
+            self._figures_of(last),
+            self.analysis,
+            self._objectives,
+            [t.number for t in self._trials.values() if t.verdict is Verdict.COMPLETE and self._may_win(t)],
+            hours=(blocks[-1].started_at - last.blocks[-1].started_at) / 3600.0,
+            margin=self._settings.tie_band,
+        )
+        if found is None:
+            return None
+        rival, losses = found
+        return screening.in_words(losses, f"#{rival} {self._trials[rival].config.label()}")
+
+    def _may_win(self, trial: TrialRow) -> bool:
+        """Keeps its constraints and was not screened out."""
+        return Flag.SCREENED_OUT not in trial.flags and all(v <= 0 for v in trial.constraints.values())
 
     def next_pair(self) -> int:
         return 1 + max((launch.pair or 0 for launch in self._measured), default=0)
@@ -254,7 +293,7 @@ class Books:
         for objective in self._objectives:
             if (found := analysis.value(number, objective)) is not None:
                 values[objective.key], stderr[objective.key] = found
-        found_flags = {f.flag.value: f.evidence for f in analysis.findings.get(number, ()) if f.flag is not None}
+        found_flags = {f.flag.value: f.evidence for f in analysis.findings.get(number, ())}
         if number in analysis.not_comparable:
             found_flags["not_comparable"] = analysis.not_comparable[number]
         before = _without_simulated(trial.flags)
@@ -280,19 +319,37 @@ class Books:
         return self._figures[launch.launch_id]
 
     def to_confirm(self, host: str, top: int, launches: int) -> list[tuple[int, ArmConfig]]:
-        """The candidates this host confirms: of the best ``top`` of each objective in turn, those measured here that
-        have fewer than ``launches`` confirming launches (a confirm stage may have been cut short)."""
+        """The candidates this host confirms: of the best ``top``, those measured here that have fewer than ``launches``
+        confirming launches (a confirm stage may have been cut short). The best are what most likely leads by all that
+        was measured, for each objective, then the highest figures of each in turn."""
         if self.analysis is None:
             return []
-        lists = [self.analysis.to_confirm(objective, len(self._trials)) for objective in self._objectives]
-        order = dict.fromkeys(n for row in zip_longest(*lists) for n in row if n is not None)
-        chosen = [n for n in order if all(v <= 0 for v in self._trials[n].constraints.values())][:top]
+        chosen = self._chosen(self.analysis, top)
         done = Counter(m.trial for m in self._measured if m.stage is Stage.CONFIRM)
         return [(n, self._trials[n].config) for n in chosen if self._trials[n].host == host and done[n] < launches]
 
+    def _chosen(self, analysis: StudyAnalysis, top: int) -> list[int]:
+        """Kept as an event: what the confirm stage measures changes what most likely leads, and one that was cut short
+        must go on with the same arms."""
+        asked = {"top": top, "of": len(self._trials)}
+        kept = [event.detail for event in self.store.events(self.study_id, kind=CHOSEN)]
+        if kept and asked.items() <= kept[-1].items():
+            return list(kept[-1]["trials"])
+        lists = [analysis.to_confirm(objective, len(self._trials)) for objective in self._objectives]
+        likely = [n for arm in self.proposing.recommend(self.history()) if (n := self._number_of(arm)) is not None]
+        order = dict.fromkeys([*likely, *(n for row in zip_longest(*lists) for n in row if n is not None)])
+        chosen = [n for n in order if self._may_win(self._trials[n])][:top]
+        self.store.add_event(self.study_id, None, CHOSEN, {"trials": chosen, **asked})
+        return chosen
+
+    def _number_of(self, arm: ArmConfig) -> int | None:
+        """The complete trial that ran this configuration."""
+        complete = (t for t in self._trials.values() if t.verdict is Verdict.COMPLETE)
+        return next((t.number for t in complete if arm == (t.effective.config if t.effective else t.config)), None)
+
     def trials_wanted(self, budget: int | None) -> int:
-        """How many trials the study will come to: its budget, or all that the space holds."""
-        whole = len({*self._proposer.space.candidates, *self._proposer.known_good})
+        """How many trials the study may come to: its budget, or all that the space holds."""
+        whole = self.proposing.whole
         return max(len(self._trials), whole if budget is None else min(budget, whole))
 
     def trials_finished(self) -> int:
@@ -309,6 +366,10 @@ class Books:
         gain = first.result.gain
         said = f"{gain.estimate:+.1%} ({gain.low:+.1%} to {gain.high:+.1%})" if gain else "not comparable"
         return f"#{first.trial} {self._trials[first.trial].config.label()}: {said} over no speculation"
+
+
+def _order(launch: MeasuredLaunch) -> int:
+    return launch.sequence
 
 
 def _without_simulated(flags: Mapping[str, str]) -> dict[str, str]:

@@ -45,7 +45,8 @@ class Event(Protocol):
 @dataclass(slots=True)
 class HostWork:
     """Launches of one study. ``plans`` gives the launch plan per stage, ``request`` a launch request; ``outputs`` None:
-    outputs are not comparable (sampling, no token ids)."""
+    outputs are not comparable (sampling, no token ids). ``screening``: candidates that cannot matter any more are
+    stopped, but not beside a baseline, whose blocks would be left without a partner."""
 
     store: Store
     books: Books
@@ -55,6 +56,7 @@ class HostWork:
     event: Event
     outputs: OutputCheck | None
     slo: Slo | None
+    screening: bool
 
     async def launch(self, host: HostState, job: Job) -> LaunchOutcome:
         """One launch alone on the host's GPUs."""
@@ -119,6 +121,8 @@ class HostWork:
 
     def _plan(self, host: HostState, job: Job) -> LaunchPlan:
         plan = self.plans[job.stage]
+        if self.screening and job.role is Role.CANDIDATE and job.stage is Stage.SEARCH:
+            plan = replace(plan, screen=partial(self.books.hopeless, host.name))
         if job.role is Role.BASELINE and self.outputs is not None:
             plan = replace(plan, questions=partial(self.outputs.questions, host.name))
         return plan

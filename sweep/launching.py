@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storage.store import Store
 from sweep.agenda import Job
-from sweep.bench.health import LIMIT
+from sweep.analysis.validity import impossible
+from sweep.bench.health import LIMIT, PATH_LIMIT
 from sweep.diagnoses import cancelled
 from sweep.metrics import Slo
 from sweep.model import (
@@ -41,6 +42,7 @@ from sweep.reports import (
     TokenQuestion,
 )
 
+PATH_LIMITED = "path_limit"  # the reason of a launch that the path to its host could not carry
 BLOCK_ATTEMPTS = 2  # a block that came back invalid (client lag, lost requests) is measured once more
 
 
@@ -60,6 +62,11 @@ class LaunchOutcome:
     seconds: float = 0.0
     answers: tuple[TokenAnswer, ...] = ()
 
+    @property
+    def over(self) -> bool:
+        """True where the trial ends with this launch, whatever was planned after it."""
+        return self.diagnosis is not None or Flag.SCREENED_OUT in self.flags
+
 
 Questions = Callable[[Sequence[BlockResult]], Sequence[TokenQuestion]]
 
@@ -68,13 +75,15 @@ Questions = Callable[[Sequence[BlockResult]], Sequence[TokenQuestion]]
 class LaunchPlan:
     """What a launch measures: probe prompts, then blocks in order. ``warm``: the blocks that warm-up imitates.
 
-    ``questions``: what the server is asked after its blocks, given these.
+    ``questions``: what the server is asked after its blocks, given these. ``screen``: why the arm cannot matter any
+    more, given the blocks so far; None: every block is measured.
     """
 
     probe_prompts: tuple[Prompt, ...]
     warm: tuple[BlockSpec, ...]
     blocks: tuple[BlockSpec, ...]
     questions: Questions | None = None
+    screen: Callable[[Sequence[BlockResult]], str | None] | None = None
 
 
 class Ended(Exception):
@@ -126,8 +135,12 @@ class Launcher:
         """Launch, probe, warm up, measure, stop. Never raises for what the server or the host does."""
         async with self.launched(job, request) as live:
             await self.open(live, plan)
-            for spec in plan.blocks:
+            for left, spec in enumerate(plan.blocks, 1 - len(plan.blocks)):
                 await self.block(live, spec)
+                if left and plan.screen is not None and (why := plan.screen(live.blocks)) is not None:
+                    live.flags[Flag.SCREENED_OUT] = why
+                    self.note("screened", {"launch": live.row, "arm": job.arm.label(), "why": why})
+                    break
             await self.question(live, plan)
         assert live.outcome is not None
         return live.outcome
@@ -232,11 +245,12 @@ class Launcher:
         _raise_if(report.diagnosis)
 
     async def block(self, live: Live, spec: BlockSpec) -> None:
-        """Measure one block, twice where the first attempt was invalid; raises :class:`Ended`."""
+        """Measure one block, twice where the first attempt was invalid for a cause that may pass; raises
+        :class:`Ended`."""
         row = live.row
         self.note("block", {"launch": row, "concurrency": spec.concurrency, "round": spec.round})
         for attempt in range(BLOCK_ATTEMPTS):
-            report: BlockReport = await self.ask("measure", live.name, spec)
+            report: BlockReport = _possible(await self.ask("measure", live.name, spec), live)
             if report.block is not None:
                 self.store.add_block(row, report.block, slo=self.slo)
                 if report.block.invalid is None and report.diagnosis is None:
@@ -246,20 +260,13 @@ class Launcher:
                 report.diagnosis.reason != "path_lost" or attempt + 1 == BLOCK_ATTEMPTS
             ):
                 raise Ended(report.diagnosis)
+            if report.block is not None and PATH_LIMIT in (report.block.invalid or ""):
+                break
         assert report.block is not None
-        if LIMIT in (report.block.invalid or ""):
-            live.flags[Flag.CLIENT_LIMITED] = report.block.invalid or ""
-        raise Ended(
-            Diagnosis(
-                Verdict.MEASUREMENT_INVALID,
-                Phase.BENCHMARK,
-                "block_invalid",
-                report.block.invalid or "invalid block",
-                f"{BLOCK_ATTEMPTS} attempts at concurrency {spec.concurrency} were invalid. Mend the cause named, "
-                "then `sweep resume` tries the configuration again.",
-                Retry.LATER,
-            )
-        )
+        invalid = report.block.invalid or "invalid block"
+        if LIMIT in invalid:
+            live.flags[Flag.CLIENT_LIMITED] = invalid
+        raise Ended(_invalid(invalid, spec.concurrency))
 
     async def ask(self, method: str, *args: Any) -> Any:
         """A call of the host's owner; raises :class:`Ended` where the host is lost."""
@@ -273,6 +280,24 @@ class Launcher:
                 host_lost=True,
             )  # fmt: skip
         return answer
+
+
+def _invalid(words: str, concurrency: int) -> Diagnosis:
+    """A block that could not be measured, and whether other attempts on this host may fare better."""
+    reason, tried = "block_invalid", f"{BLOCK_ATTEMPTS} attempts at concurrency {concurrency} were invalid"
+    if PATH_LIMIT in words:
+        reason, tried = PATH_LIMITED, f"concurrency {concurrency} cannot be measured over the path to this host"
+    advice = f"{tried}. Mend the cause named, then `sweep resume` tries the configuration again."
+    return Diagnosis(Verdict.MEASUREMENT_INVALID, Phase.BENCHMARK, reason, words, advice, Retry.LATER)
+
+
+def _possible(report: BlockReport, live: Live) -> BlockReport:
+    """The report, its block invalid where what it shows cannot have happened."""
+    if report.block is None or report.block.invalid is not None:
+        return report
+    effective = live.report.effective if live.report is not None else None
+    why = impossible(report.block, effective.config if effective is not None else live.job.arm)
+    return report if why is None else replace(report, block=replace(report.block, invalid=why))
 
 
 def _raise_if(diagnosis: Diagnosis | None) -> None:

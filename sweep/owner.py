@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from launchers.diagnosis import with_foreign_processes
+from launchers.path_watch import why_disturbed
 from launchers.servers import HostServers
 from sweep import diagnoses, liveness
 from sweep.bench.clock import in_engine_time, in_real_time
@@ -255,6 +256,9 @@ class HostOwner:
             return BlockReport(None, self._failed(server, Phase.BENCHMARK, words, False, losses))
         telemetry = self._servers.telemetry(server.request.gpus)
         telemetry.start()
+        path = None if self._settings.kind == "local" else self._servers.watch_path()
+        if path is not None:
+            path.start()
         try:
             block = run_block(
                 server.target(),
@@ -264,10 +268,14 @@ class HostOwner:
                 cancel=self._cancel,
             )
         finally:
+            still_s = 0.0 if path is None else path.stop()
             gpus = telemetry.stop()
         with contextlib.suppress(HostError):  # a host out of reach is found below
             server.log.drain()
-        block = replace(block, gpus=gpus, log_flags=dict(server.log.state.flags))
+        disturbed = why_disturbed(still_s, block.elapsed_s)
+        block = replace(
+            block, gpus=gpus, log_flags=dict(server.log.state.flags), invalid=block.invalid or disturbed
+        )
         block = in_engine_time(block, self._engine.time_scale)
         if self._cancel.is_set():
             return BlockReport(None, diagnoses.cancelled(Phase.BENCHMARK))

@@ -19,13 +19,15 @@ from sweep.agenda import Job, confirm_jobs
 from sweep.books import Books
 from sweep.diagnoses import in_words
 from sweep.hostwork import HostState, HostWork
-from sweep.launching import LaunchOutcome, LaunchPlan
+from sweep.launching import PATH_LIMITED, LaunchOutcome, LaunchPlan
 from sweep.metrics import Slo
 from sweep.model import ArmConfig, Diagnosis, Role, Stage, Verdict
 from sweep.outputs import OutputCheck
 from sweep.pool import HostLost, Pool
+from sweep.proposing import ENDED, OUTLOOK
 from sweep.reports import LaunchRequest, OwnerSettings, Prepared
 from sweep.seams import Listener
+from sweep.warmstart import EVENT as WARM_START
 
 HEARTBEAT_S = 2.0
 CLOSE_S = 60.0  # what owners get to end their servers and let go of their hosts
@@ -42,6 +44,7 @@ class RunSettings:
     confirm_top: int
     confirm_launches: int
     retry_pause_s: float
+    screening: bool = True
 
 
 @dataclass(slots=True)
@@ -65,7 +68,15 @@ class Runner:
 
     def __post_init__(self) -> None:
         self._hostwork = HostWork(
-            self.store, self.books, self.pool, self.plans, self.request, self._event, self.outputs, self.slo
+            self.store,
+            self.books,
+            self.pool,
+            self.plans,
+            self.request,
+            self._event,
+            self.outputs,
+            self.slo,
+            self.settings.screening,
         )
 
     # ------------------------------------------------------------------ whole
@@ -97,11 +108,15 @@ class Runner:
         await asyncio.gather(*(self._prepare(host) for host in self.hosts.values()))
         if self._stopping is None:
             self._require_hosts()
+        if (chosen := self.books.proposing.begin()) is not None:
+            self._event(WARM_START, **chosen)
         for part in (self._search, self._confirm):
             await self._all_hosts(part)
             if self._stopping is not None:
                 return
             self._require_hosts()
+            if part == self._search:
+                self._say_why_ended()
 
     async def _close(self) -> None:
         """End the owners, and with them every server that is still there."""
@@ -207,7 +222,7 @@ class Runner:
                 continue
             outcome = await self._hostwork.launch(host, job)
             await self._book(host, job, outcome)
-            if outcome.diagnosis is not None:
+            if outcome.over:
                 return
 
     def _over(self, host: HostState) -> bool:
@@ -215,6 +230,14 @@ class Runner:
         if late and self._stopping is None:
             self._event("budget", why="the time of the budget is used up")
         return self._stopping is not None or host.aside is not None or late
+
+    def _say_why_ended(self) -> None:
+        """The deadline has been said when it came."""
+        late = self.settings.deadline is not None and time.time() > self.settings.deadline
+        time_is_up = {"reason": "time", "why": "the time of the budget is used up"} if late else None
+        why = self.books.why_ended(self.settings.trials) or time_is_up
+        if why is not None and self.settings.trials != 0:
+            self._event(ENDED, **why)
 
     async def _candidate(self, host: HostState) -> list[Job]:
         """The launches of the next trial for this host; waits while other hosts may still hand work back."""
@@ -266,7 +289,7 @@ class Runner:
         diagnosis = outcome.diagnosis
         self.books.add_launch(outcome)
         host.agenda.done(job, time.time(), measured=diagnosis is None)
-        if job.trial is not None and (job.last or diagnosis is not None):
+        if job.trial is not None and (job.last or outcome.over):
             again = self.books.finish_trial(job.trial, host.name, outcome, max_attempts=self.settings.max_attempts)
             if again:
                 self._event("requeued", host=host.name, trial=job.trial, reason=diagnosis.reason if diagnosis else "")
@@ -277,6 +300,8 @@ class Runner:
         self._event(
             "finished", host=host.name, trial=job.trial, role=job.role, arm=job.arm.label(), diagnosis=diagnosis
         )
+        if job.trial is not None and (outlook := self.books.outlook()) is not None:
+            self._event(OUTLOOK, **outlook)
         await self._judge_host(host, outcome)
         async with self._changed:
             self._changed.notify_all()
@@ -285,7 +310,7 @@ class Runner:
         """Failures in a row that are not the host's: those are judged with the host."""
         if diagnosis is None:
             host.baseline_failures = 0
-        elif diagnosis.verdict not in (Verdict.INFRA_ERROR, Verdict.CANCELLED):
+        elif diagnosis.verdict not in (Verdict.INFRA_ERROR, Verdict.CANCELLED) and diagnosis.reason != PATH_LIMITED:
             host.baseline_failures += 1
             self.books.baseline_failed(diagnosis, host.baseline_failures)
 
@@ -313,6 +338,9 @@ class Runner:
             host.strikes = 0 if diagnosis is None else host.strikes
             return
         if self._stopping is not None:
+            return
+        if diagnosis is not None and diagnosis.reason == PATH_LIMITED:  # of a baseline, which every path must carry
+            self._set_aside(host, why)
             return
         if outcome.host_lost:
             await self._reopen(host)

@@ -50,6 +50,10 @@ class Transport(Protocol):
         """Round-trip time to the host in seconds, the least of a few; 0 where there is no network between."""
         ...
 
+    def ping_s(self) -> float:
+        """One round trip over the connection that is there, which is not made anew; 0 where there is no network."""
+        ...
+
     def run(
         self, argv: Sequence[str], *, timeout_s: float = 30.0, stdin: bytes = b"", idempotent: bool = False
     ) -> Completed:

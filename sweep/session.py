@@ -9,11 +9,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from launchers.locks import this_holder
 from search_spaces.space import SearchSpace
@@ -22,20 +22,19 @@ from storage.store import Store
 from sweep import __version__
 from sweep.analysis import AnalysisSettings
 from sweep.assembly import host_states, next_epoch, requests_of
-from sweep.bench import health
 from sweep.books import Books
 from sweep.config import StudySpec, secret_env
 from sweep.controller import controlled
 from sweep.errors import BusyError
-from sweep.model import ArmConfig, Stage
+from sweep.model import Stage
 from sweep.outputs import OutputCheck
 from sweep.pins import added_pins
 from sweep.planning import make_plan, outputs_comparable, prompts_of, slo
 from sweep.pool import Pool, RayPool
+from sweep.proposing import Proposing, proposer_of
 from sweep.runner import Runner, RunSettings
 from sweep.seams import Listener
-from sweep.search.proposer import Proposer
-from sweep.search.view import SpaceView
+from sweep.warmstart import WarmStart
 
 
 class Progress(AbstractContextManager["Progress"], Listener, Protocol):
@@ -186,6 +185,7 @@ def _run_settings(spec: StudySpec) -> RunSettings:
         confirm_top=measurement.confirm_top,
         confirm_launches=measurement.confirm_launches,
         retry_pause_s=0.5 if spec.simulated else 10.0,
+        screening=measurement.screening,
     )
 
 
@@ -203,28 +203,14 @@ def _deadline(spec: StudySpec) -> float | None:
 
 
 def make_books(store: Store, study: StudyRow, spec: StudySpec) -> Books:
-    space = SearchSpace.from_spec(spec)
-
-    def canonical(params: Mapping[str, Any]) -> ArmConfig | None:
-        found = space.canonical(params)
-        return found if isinstance(found, ArmConfig) else None
-
-    proposer = Proposer(
-        SpaceView(candidates=space.candidates, axes=space.axes, canonical=canonical),
-        spec.goals,
-        sampler=spec.sampler,
-        seed=spec.seed,
-        known_good=space.known_good,
-        budget=spec.budget.trials,
+    proposing = Proposing(
+        proposer_of(spec, SearchSpace.from_spec(spec)), WarmStart(store, study, spec) if spec.warm_start else None
     )
     analysis = AnalysisSettings(
         bracket_tolerance=spec.measurement.tolerance,
         ignore_eos=spec.workload.ignore_eos,
         slo=slo(spec),
         wanted_gain=spec.measurement.wanted_gain,
-        min_success=health.SUCCESS_LIMIT,
-        max_lag_p99_s=health.LAG_P99_LIMIT_S,
-        path_margin=health.PATH_FACTOR,
         metrics=tuple(
             dict.fromkeys([*(goal.metric for goal in spec.goals), "output_throughput", "ttft_p50", "tpot_p50"])
         ),
@@ -233,7 +219,7 @@ def make_books(store: Store, study: StudyRow, spec: StudySpec) -> Books:
         store,
         study.id,
         f"{study.name}-{int(study.created_at)}",
-        proposer=proposer,
+        proposing=proposing,
         objectives=spec.goals,
         constraints=spec.limits,
         analysis=analysis,

@@ -1,22 +1,23 @@
-"""What a launch shows beside its gain: the sampler's observations, and how far it is from a limit. Pure."""
+"""What launches show beside their gains: the sampler's observations, and how far it is from a limit. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from storage.reading import BlockFigures
 from storage.records import TrialRow, TrialState
 from sweep.metrics import Slo, accept_histogram, block_summary
-from sweep.model import BlockResult, Constraint, MeasuredLaunch
+from sweep.model import BlockResult, Constraint, MeasuredLaunch, Stage
 from sweep.search.view import Observation, Told
 
+THROUGHPUT = "output_throughput"
+Observed = Mapping[int, Mapping[int, Observation]]  # trial number -> concurrency -> observation
 
-def told(trials: Iterable[TrialRow], measured: Iterable[MeasuredLaunch]) -> list[Told]:
+
+def told(trials: Iterable[TrialRow], observed: Observed) -> list[Told]:
     """Every trial in number order, as the sampler may see it: a failure has a verdict and no value, a queued trial
     stands as running, since its configuration is taken."""
-    by_trial: dict[int, MeasuredLaunch] = {}
-    for launch in measured:
-        if launch.trial is not None:
-            by_trial.setdefault(launch.trial, launch)
     return [
         Told(
             config=trial.config,
@@ -25,7 +26,7 @@ def told(trials: Iterable[TrialRow], measured: Iterable[MeasuredLaunch]) -> list
             values=trial.values,
             stderr=trial.stderr,
             constraints=trial.constraints,
-            observations=observations(by_trial[trial.number]) if trial.number in by_trial else {},
+            observations=_corrected(observed.get(trial.number, {}), trial.values),
             dominates=trial.dominates,
             seconds=trial.seconds or 0.0,
         )
@@ -33,18 +34,52 @@ def told(trials: Iterable[TrialRow], measured: Iterable[MeasuredLaunch]) -> list
     ]
 
 
+def _corrected(seen: Mapping[int, Observation], values: Mapping[str, float]) -> dict[int, Observation]:
+    """The throughput with the host's drift taken out, where the analysis says one: launches hours apart and on other
+    hosts then share one step time."""
+    return {
+        level: replace(one, throughput=values.get(f"{THROUGHPUT}@{level}", one.throughput))
+        for level, one in seen.items()
+    }
+
+
+def of_launches(measured: Iterable[MeasuredLaunch]) -> Observed:
+    """By trial number, of each trial's first launch."""
+    first: dict[int, MeasuredLaunch] = {}
+    for launch in measured:
+        if launch.trial is not None:
+            first.setdefault(launch.trial, launch)
+    return {number: observations(launch) for number, launch in first.items()}
+
+
+def of_blocks(blocks: Iterable[BlockFigures]) -> Observed:
+    """The same from block rows alone, for studies that are read rather than run: all search launches of a trial."""
+    by_cell: dict[int, dict[int, list[BlockFigures]]] = {}
+    for block in blocks:
+        if block.trial is not None and block.invalid is None and block.stage == Stage.SEARCH:
+            by_cell.setdefault(block.trial, {}).setdefault(block.concurrency, []).append(block)
+    return {
+        trial: {
+            level: Observation(
+                throughput=_mean([block.figures[THROUGHPUT] for block in found]),
+                accept_length=_mean([block.figures["accept_length"] for block in found]),
+                accept_histogram=_merged([block.accept_histogram or () for block in found]),
+            )
+            for level, found in levels.items()
+        }
+        for trial, levels in by_cell.items()
+    }
+
+
 def observations(launch: MeasuredLaunch) -> dict[int, Observation]:
     """What one launch showed at each concurrency: means over its rounds, histograms added up."""
     out: dict[int, Observation] = {}
-    for level in dict.fromkeys(block.concurrency for block in launch.blocks):
-        blocks = [block for block in launch.blocks if block.concurrency == level]
+    for level, blocks in _by_level(launch).items():
         summaries = [block_summary(block) for block in blocks]
-        histograms = [h for block in blocks if (h := accept_histogram(block))]
-        merged = [sum(h[i] for h in histograms if i < len(h)) for i in range(max(map(len, histograms), default=0))]
         out[level] = Observation(
-            throughput=_mean([s["output_throughput"] for s in summaries]),
+            throughput=_mean([s[THROUGHPUT] for s in summaries]),
             accept_length=_mean([s["accept_length"] for s in summaries]),
-            accept_histogram=tuple(merged) or None,
+            accept_histogram=_merged([accept_histogram(block) or () for block in blocks]),
         )
     return out
 
@@ -69,6 +104,11 @@ def _by_level(launch: MeasuredLaunch) -> Mapping[int, list[BlockResult]]:
     for block in launch.blocks:
         levels.setdefault(block.concurrency, []).append(block)
     return levels
+
+
+def _merged(histograms: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    longest = max(map(len, histograms), default=0)
+    return tuple(sum(h[i] for h in histograms if i < len(h)) for i in range(longest)) or None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -10,6 +10,7 @@ import contextlib
 import getpass
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -117,6 +118,11 @@ class Sshd:
             except ProcessLookupError:
                 continue
         return len(pids)
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Stop the live connections' processes, or let them go on: the kernel still takes what is sent to them."""
+        for pid in self._sessions():
+            os.kill(pid, signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def stop(self) -> None:
         if self.process is not None:

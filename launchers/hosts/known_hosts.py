@@ -1,4 +1,8 @@
-"""Is the server the one we know? Unknown and changed keys are refused with the command that would mend it."""
+"""Is the server the one we know? Unknown and changed keys are refused with the command that would mend it.
+
+Certificates of hosts (``@cert-authority``) cannot be checked by paramiko, which does not ask for them: a server that is
+known by such a line alone is refused, and the refusal says so.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,7 @@ class KnownHosts:
         self.files = tuple(files)
         self._keys: dict[str, list[paramiko.PKey]] = {}
         self._revoked: list[paramiko.PKey] = []
+        self._by_authority: str | None = None  # file and line that would know the server by its certificate
         for path in self.files:
             self._load(path)
 
@@ -51,7 +56,11 @@ class KnownHosts:
             marker = ""
             if text.startswith("@"):
                 marker, _, text = text.partition(" ")
-            if not text or text.startswith("#") or marker == "@cert-authority":
+            if not text or text.startswith("#"):
+                continue
+            if marker == "@cert-authority":
+                if _matches(self.name, text.split(maxsplit=1)[0].split(",")):
+                    self._by_authority = self._by_authority or f"{path}, line {number}"
                 continue
             try:
                 entry = paramiko.hostkeys.HostKeyEntry.from_line(text, number)
@@ -87,8 +96,13 @@ class KnownHosts:
                 f"latter: ssh-keygen -f {place} -R '{self.name}'"
             )
         port_option = "" if port == 22 else f"-p {port} "
+        authority = ""
+        if self._by_authority is not None:
+            authority = (
+                f" {self._by_authority} would know it by a certificate (@cert-authority), which is not supported here."
+            )
         raise HostError(
             f"{self.name}: the server's key is not known ({key.get_name()} {key.fingerprint}; looked in "
-            f"{', '.join(str(f) for f in self.files)}). After comparing the fingerprint add it: "
+            f"{', '.join(str(f) for f in self.files)}).{authority} After comparing the fingerprint add it: "
             f"ssh-keyscan {port_option}{hostname} >> {place}"
         )

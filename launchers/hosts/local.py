@@ -68,6 +68,9 @@ class LocalTransport:
     def rtt_s(self) -> float:
         return 0.0
 
+    def ping_s(self) -> float:
+        return 0.0
+
     def run(
         self, argv: Sequence[str], *, timeout_s: float = 30.0, stdin: bytes = b"", idempotent: bool = False
     ) -> Completed:

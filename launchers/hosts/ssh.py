@@ -2,6 +2,7 @@
 
 Sessions are few on purpose: sshd allows ten at a time on a connection (MaxSessions). One carries SFTP, at most
 ``MAX_COMMANDS`` carry commands; forwarded connections are not counted by sshd. No output is ever left unread.
+A little over 300 lines on purpose: everything that is done when a connection breaks stands in one class.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import paramiko
 from launchers.hosts.entry import HostEntry
 from launchers.hosts.forward import Forwarder, quiet_close
 from launchers.hosts.quoting import remote_command
-from launchers.hosts.ssh_command import NoAnswer, converse
+from launchers.hosts.ssh_command import NoAnswer, converse, ended_after
 from launchers.hosts.ssh_connect import BROKEN, Connection, Unreachable, connect, is_answer
 from sweep.errors import HostError
 from sweep.seams import Completed
@@ -80,6 +81,7 @@ class SshTransport:
         self._connection: Connection | None = None
         self._sftp: paramiko.SFTPClient | None = None
         self._commands = threading.BoundedSemaphore(MAX_COMMANDS)
+        self._pinging = threading.Lock()
         self._home = ""
         self._closed = False
         self.losses = 0
@@ -125,7 +127,7 @@ class SshTransport:
                     pause = next(pauses, BACK_OFF_S[-1])
                     if time.monotonic() + pause > deadline:
                         raise
-                    time.sleep(pause)
+                    time.sleep(pause)  # nothing tells us when a host is there again but another attempt
             assert self._connection is not None  # the loop's condition
             return self._connection
 
@@ -152,12 +154,27 @@ class SshTransport:
     def rtt_s(self) -> float:
         """Least of three keepalive requests, which the server's sshd answers itself: one round trip each."""
 
-        def ping(connection: Connection) -> float:
-            begun = time.perf_counter()
-            connection.transport.global_request("keepalive@openssh.com", wait=True)
-            return time.perf_counter() - begun
+        return min(self._again("ping", self._ping) for _ in range(3))
 
-        return min(self._again("ping", ping) for _ in range(3))
+    def ping_s(self) -> float:
+        """One such request over the connection that is there; a broken one is not made anew."""
+        with self._lock:
+            connection = self._connection
+        if connection is None:
+            raise HostError(f"{self.name}: not connected")
+        try:
+            return self._ping(connection)
+        except BROKEN as error:
+            raise HostError(f"{self.name}: no answer to a keepalive request ({error})") from error
+
+    def _ping(self, connection: Connection) -> float:
+        with self._pinging:  # paramiko keeps one answer for all who wait
+            begun = time.perf_counter()
+            with ended_after(OPERATION_S, connection.close):
+                connection.transport.global_request("keepalive@openssh.com", wait=True)
+            if not connection.active:
+                raise EOFError("the connection ended")
+            return time.perf_counter() - begun
 
     # -- commands
 
@@ -175,7 +192,8 @@ class SshTransport:
                     channel = self._session(connection, time.monotonic() + OPERATION_S)
                     try:
                         started = True
-                        channel.exec_command(command)
+                        with ended_after(OPERATION_S, channel.close):
+                            channel.exec_command(command)
                         return converse(channel, stdin, time.monotonic() + timeout_s)
                     finally:
                         quiet_close(channel)
@@ -203,7 +221,7 @@ class SshTransport:
                 if time.monotonic() > deadline:
                     words = "sshd opens no further session; its MaxSessions should be 10, the default"
                     raise HostError(f"{self.name}: {words} ({error})") from error
-                time.sleep(0.1)
+                time.sleep(0.1)  # the session to wait for may be another process's: no event of ours says that it ended
 
     # -- files
 
@@ -214,7 +232,8 @@ class SshTransport:
             if self._sftp is None:
                 try:
                     channel = self._session(connection, time.monotonic() + OPERATION_S)
-                    channel.invoke_subsystem("sftp")
+                    with ended_after(OPERATION_S, channel.close):
+                        channel.invoke_subsystem("sftp")
                     channel.settimeout(OPERATION_S)
                     self._sftp = paramiko.SFTPClient(channel)
                     self._home = self._sftp.normalize(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import paramiko
 
@@ -13,6 +14,22 @@ from sweep.seams import Completed
 
 class NoAnswer(Exception):
     """The command did not end in time, on a connection that is alive."""
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float, end: Callable[[], object]) -> Iterator[None]:
+    """Call ``end`` where the body takes longer: paramiko waits for some answers without any limit.
+
+    A server that died behind a jump host leaves the connection to that jump host whole, so that nothing else would
+    end such a wait.
+    """
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def converse(channel: paramiko.Channel, stdin: bytes, deadline: float) -> Completed:

@@ -32,7 +32,7 @@ class Resolved:
     port: int
     user: str
     keys: tuple[Path, ...]
-    use_agent: bool
+    agent: str | None  # socket of the agent to ask; None: no agent is asked
     known_hosts: tuple[Path, ...]  # the first one is where a new key would be added
     key_alias: str | None = None
     jumps: tuple[str, ...] = ()  # names to resolve in turn, the first one reached directly
@@ -74,7 +74,7 @@ def resolve(host: str, *, user: str | None = None, port: int | None = None, key:
         port=int(first.get("port", 22)),
         user=first.get("user") or getpass.getuser(),
         keys=keys,
-        use_agent=key is None and first.get("identitiesonly", "no") != "yes" and first.get("identityagent") != "none",
+        agent=_agent(host, first) if key is None and first.get("identitiesonly", "no") != "yes" else None,
         known_hosts=known or (Path("~/.ssh/known_hosts").expanduser(),),
         key_alias=first.get("hostkeyalias"),
         jumps=() if jump == "none" else tuple(part.strip() for part in jump.split(",")),
@@ -83,14 +83,26 @@ def resolve(host: str, *, user: str | None = None, port: int | None = None, key:
     )
 
 
+def _agent(host: str, options: dict[str, str]) -> str | None:
+    """ssh_config(5), IdentityAgent: a path, ``SSH_AUTH_SOCK``, ``$NAME`` (a variable that holds the path) or none."""
+    value = options.get("identityagent", "SSH_AUTH_SOCK")
+    if value == "none":
+        return None
+    if value == "SSH_AUTH_SOCK" or value.startswith("$"):
+        return os.environ.get(value.removeprefix("$").strip("{}")) or None
+    return str(Path(_expanded(value, host, options)).expanduser())
+
+
 def _expanded(command: str, host: str, options: dict[str, str]) -> str:
-    """ssh_config(5), TOKENS: what a ProxyCommand may hold. ``ssh -G`` leaves them as they are."""
+    """ssh_config(5), TOKENS: what a ProxyCommand or an IdentityAgent may hold. ``ssh -G`` leaves them as they are."""
     words = {
         "%": "%",
+        "d": str(Path.home()),
         "h": options.get("hostname", host),
         "n": host,
         "p": options.get("port", "22"),
         "r": options.get("user") or getpass.getuser(),
+        "u": getpass.getuser(),
     }
     return re.sub(r"%(.)", lambda match: words.get(match[1], match[0]), command)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import threading
 from typing import Any
 
 import paramiko
-from paramiko.agent import Agent
+from paramiko.agent import AgentSSH
 
 from launchers.hosts.known_hosts import KnownHosts
 from launchers.hosts.ssh_config import MAX_JUMPS, Resolved, resolve, split_jump
@@ -19,6 +20,7 @@ from sweep.errors import HostError
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 KEEPALIVE_S = 15
+AGENT_S = 60.0  # for one answer of an agent, which may ask its user first
 BROKEN = (paramiko.SSHException, EOFError, OSError)  # what paramiko raises for a connection that went away, and more
 UNANSWERED_MS = 20_000  # bytes unacknowledged for so long end the connection: a pulled cable is noticed
 
@@ -164,19 +166,39 @@ def _authenticate(transport: paramiko.Transport, target: Resolved, where: str) -
         tried.append(str(path))
         if _offer(transport, target, key, where):
             return
-    if target.use_agent:
-        agent = Agent()
+    if target.agent is not None:
         try:
-            for agent_key in agent.get_keys():
-                tried.append(f"agent key {agent_key.comment or agent_key.get_name()}")
-                if _offer(transport, target, agent_key, where):
-                    return
-        finally:
-            agent.close()
+            agent = _Agent(target.agent)
+        except (OSError, paramiko.SSHException) as error:
+            notes.append(f"no agent answers at {target.agent} ({error})")
+        else:
+            with contextlib.closing(agent):
+                for agent_key in agent.get_keys():
+                    tried.append(f"agent key {agent_key.comment or agent_key.get_name()}")
+                    if _offer(transport, target, agent_key, where):
+                        return
     raise HostError(
         f"{where}: not let in; tried {', '.join(tried) or 'no key at all'}{''.join(f'; {note}' for note in notes)}. "
         f"Try: ssh-copy-id {_ssh_words(target)} (and look at the owner and mode of authorized_keys there)"
     )
+
+
+class _Agent(AgentSSH):
+    """The agent behind a socket; paramiko's own ``Agent`` knows that of SSH_AUTH_SOCK alone."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(AGENT_S)
+        try:
+            connection.connect(path)
+            self._connect(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        self._close()
 
 
 def _offer(transport: paramiko.Transport, target: Resolved, key: paramiko.PKey, where: str) -> bool:

@@ -118,24 +118,26 @@ def chunks(figures: Sequence[LaunchFigures]) -> list[Chunk]:
     return out
 
 
-def brackets_disagree(chunk: Chunk, level: Array, tolerance: float) -> dict[int, str]:
+def brackets_disagree(chunk: Chunk, level: Array, tolerance: float, known_sd: float) -> dict[int, str]:
     """Launch index -> why, for launches whose bracketing baselines differ by more than noise and ``tolerance``.
 
-    ``level``: log figures of all launches of the study. Noise is the lower median of the differences between
-    successive baselines (a single step must not hide itself), three standard deviations of it are allowed. A linear
-    drift slow enough to stay within the tolerance between two baselines is interpolated, not refused.
+    ``level``: log figures of all launches of the study. Noise is the median of the *other* differences between
+    successive baselines (a single step must not hide itself), of which three standard deviations are allowed; with two
+    baselines there are no others, and ``known_sd`` (standard deviation of a baseline launch, of the log) stands for
+    them. A linear drift slow enough to stay within the tolerance between two baselines is interpolated, not refused.
     """
     values = level[chunk.members]
     usable = np.flatnonzero(chunk.baseline & np.isfinite(values))
     if len(usable) < 2:
         return {}
     jumps = np.abs(np.diff(values[usable]))
-    ordered = np.sort(jumps)
-    noise = 1.4826 * float(ordered[(len(ordered) - 1) // 2])
-    allowed = max(tolerance, 3.0 * noise)
     out: dict[int, str] = {}
-    for (before, after), jump in zip(pairwise(usable), jumps, strict=True):
-        if jump <= allowed:
+    for number, (before, after) in enumerate(pairwise(usable)):
+        others = np.sort(np.delete(jumps, number))
+        # The median absolute difference of a normal is its standard deviation divided by 1.4826.
+        noise = 1.4826 * float(others[len(others) // 2]) if len(others) else np.sqrt(2.0) * known_sd
+        allowed = max(tolerance, 3.0 * noise)
+        if jumps[number] <= allowed:
             continue
         change = float(np.expm1(values[after] - values[before]))
         for inside in range(before + 1, after):

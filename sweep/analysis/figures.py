@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweep.metrics import METRICS, Slo, block_summary, e2e_ms, tpot_ms, ttft_ms
@@ -21,19 +21,13 @@ CellKey = tuple[str, int, str | None]  # metric, concurrency, category
 
 @dataclass(frozen=True, slots=True)
 class BlockConduct:
-    """How a block went, for the validity gates. ``lengths`` is prompt id -> output tokens of one request."""
+    """How a valid block went, for the validity gates. ``lengths`` is prompt id -> output tokens of one request."""
 
     concurrency: int
-    requests: int
-    successes: int
     cached_tokens: int
     retractions: int
     log_flags: Mapping[str, str]
     gpus: tuple[GpuTelemetry, ...]
-    lag_p99_s: float
-    chunks_per_s: float
-    path_capacity: float | None
-    invalid: str | None
     lengths: Mapping[str, int]
 
 
@@ -65,6 +59,26 @@ class LaunchFigures:
     conduct: tuple[BlockConduct, ...]
 
 
+def partners(figures: Sequence[LaunchFigures]) -> list[int | None]:
+    """For each launch the place of the baseline of its ``pair`` that ran during it (resident pairing), None without."""
+    baselines: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for index, figure in enumerate(figures):
+        if figure.role is Role.BASELINE and figure.pair is not None:
+            baselines[figure.host, figure.pair].append(index)
+    out: list[int | None] = [None] * len(figures)
+    for index, figure in enumerate(figures):
+        if figure.role is Role.BASELINE or figure.pair is None:
+            continue
+        length = figure.span[1] - figure.span[0]
+        for other in baselines[figure.host, figure.pair]:
+            span = figures[other].span
+            shared = min(figure.span[1], span[1]) - max(figure.span[0], span[0])
+            if length > 0 and shared > 0.5 * length:
+                out[index] = other
+                break
+    return out
+
+
 def _speed(request: RequestRecord) -> float | None:
     return request.speed
 
@@ -91,7 +105,7 @@ def prompt_is_unit(metric: str, concurrency: int) -> bool:
 def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = None) -> LaunchFigures:
     """Reduce one launch. Pure; a launch's rows never change once finished, so callers may keep the result by id.
 
-    Blocks marked invalid and failed requests give conduct but no figures. ``slo`` is what goodput needs.
+    Blocks marked invalid and failed requests give nothing. ``slo`` is what goodput needs.
     """
     wanted = tuple(dict.fromkeys(("output_throughput", *metrics)))
     cells: defaultdict[CellKey, dict[Unit, float]] = defaultdict(dict)
@@ -140,7 +154,7 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = No
         levels={key: math.exp(sum(logs) / len(logs)) for key, logs in levels.items()},
         accept={key: 1 + correct / verify for key, (verify, correct) in steps.items() if verify},
         busy={level: sum(values) / len(values) for level, values in busy.items()},
-        conduct=tuple(_conduct(block) for block in launch.blocks),
+        conduct=tuple(_conduct(block) for block in launch.blocks if block.invalid is None),
     )
 
 
@@ -196,15 +210,9 @@ def _conduct(block: BlockResult) -> BlockConduct:
     good = [row for row in block.requests if row.ok]
     return BlockConduct(
         concurrency=block.concurrency,
-        requests=len(block.requests),
-        successes=len(good),
         cached_tokens=max((row.cached_tokens or 0 for row in good), default=0),
         retractions=sum(row.retractions or 0 for row in good),
         log_flags=dict(block.log_flags),
         gpus=block.gpus,
-        lag_p99_s=block.client.lag_p99_s,
-        chunks_per_s=block.client.chunks / block.elapsed_s if block.elapsed_s > 0 else 0.0,
-        path_capacity=block.client.path_capacity_chunks_per_s,
-        invalid=block.invalid,
         lengths={row.prompt_id: row.output_tokens or 0 for row in good},
     )

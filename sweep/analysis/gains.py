@@ -15,7 +15,7 @@ import numpy as np
 
 from sweep.analysis.cell import CellData, Tables, interaction
 from sweep.analysis.drift import Chunk, Index, brackets_disagree, chunks
-from sweep.analysis.figures import LaunchFigures
+from sweep.analysis.figures import LaunchFigures, partners
 from sweep.analysis.noise import NoiseModel, Prediction, learn
 from sweep.analysis.robust import Array
 from sweep.analysis.types import AnalysisSettings
@@ -29,7 +29,7 @@ class Frame:
 
     def __init__(self, figures: Sequence[LaunchFigures]) -> None:
         self.figures = tuple(figures)
-        self.partner = _partners(self.figures)
+        self.partner = np.array([-1 if p is None else p for p in partners(self.figures)], dtype=np.int_)
         self.chunks: list[Chunk] = chunks(self.figures)
         self.tables = Tables(self.figures, self.partner, _arms(self.figures))
         count = len(self.figures)
@@ -65,26 +65,6 @@ def _arms(figures: Sequence[LaunchFigures]) -> Index:
     numbers: dict[tuple[str, str, bool, int | None], int] = {}
     keys = [(f.host, f.arm_key, f.confirm, f.trial) for f in figures]
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int_)
-
-
-def _partners(figures: Sequence[LaunchFigures]) -> Index:
-    """For each launch the baseline of its ``pair`` that ran during it (resident pairing), -1 without."""
-    baselines: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for index, figure in enumerate(figures):
-        if figure.role is Role.BASELINE and figure.pair is not None:
-            baselines[figure.host, figure.pair].append(index)
-    out = np.full(len(figures), -1, dtype=np.int_)
-    for index, figure in enumerate(figures):
-        if figure.role is Role.BASELINE or figure.pair is None:
-            continue
-        length = figure.span[1] - figure.span[0]
-        for other in baselines[figure.host, figure.pair]:
-            span = figures[other].span
-            shared = min(figure.span[1], span[1]) - max(figure.span[0], span[0])
-            if length > 0 and shared > 0.5 * length:
-                out[index] = other
-                break
-    return out
 
 
 @dataclass(frozen=True)
@@ -171,9 +151,10 @@ def measure(frame: Frame, metric: str, concurrency: int, category: str | None, s
     model, prediction = learn(data, frame.chunks, _repeats(frame), settings)
     found = np.isfinite(prediction.difference[0]) & ~data.baseline
     refused_launches: dict[int, str] = {}
+    before_any = float(np.sqrt(settings.prior_sd**2 + model.within))  # what is believed of a launch's noise
     for chunk in frame.chunks:
         if not chunk.confirm:
-            disagreeing = brackets_disagree(chunk, data.level, settings.bracket_tolerance)
+            disagreeing = brackets_disagree(chunk, data.level, settings.bracket_tolerance, before_any)
             refused_launches.update({i: why for i, why in disagreeing.items() if frame.partner[i] < 0})
     for index in np.flatnonzero(data.unsteady & ~data.baseline):
         refused_launches[int(index)] = "its rounds contradict each other, too few agree to say which are right"

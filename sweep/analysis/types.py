@@ -34,32 +34,20 @@ class AnalysisSettings:
     ignore_eos: bool = False
     slo: Slo | None = None  # what goodput is reckoned by
     shared_prefix_tokens: int | None = None  # None: learnt from the baseline on the same prompts
-    min_success: float = 0.99
-    max_lag_p99_s: float = 0.05
-    path_margin: float = 3.0
     clock_tolerance: float = 0.03
     temperature_tolerance_c: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A validity gate that fired on a trial: the flag and the numbers or log line that made it fire.
+    """A validity gate that fired on a trial: the flag and the numbers or log line that made it fire."""
 
-    ``invalid``: the launch's blocks at this concurrency may not be used (verdict ``measurement_invalid``).
-    """
-
-    flag: Flag | None
+    flag: Flag
     evidence: str
     launch_id: int
-    invalid: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "flag": self.flag.value if self.flag else None,
-            "evidence": self.evidence,
-            "launch": self.launch_id,
-            "invalid": self.invalid,
-        }
+        return {"flag": self.flag.value, "evidence": self.evidence, "launch": self.launch_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +249,7 @@ class StudyAnalysis:
 
     def flags(self, trial: int) -> tuple[Flag, ...]:
         """The trial's flags from gates and brackets, without repeats."""
-        flags = [f.flag for f in self.findings.get(trial, ()) if f.flag is not None]
+        flags = [f.flag for f in self.findings.get(trial, ())]
         if trial in self.not_comparable:
             flags.append(Flag.NOT_COMPARABLE)
         return tuple(dict.fromkeys(flags))

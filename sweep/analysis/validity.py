@@ -1,22 +1,51 @@
 """Gates: what makes a measured launch remarkable or unusable, each with the numbers or the line that say so.
 
-Accept length about 1 is a verdict of the probe before the measurement, and asked against effective is read back from
-the server; both stand elsewhere. Comparisons are made with the baseline launches of the same host and concurrency.
+Accept length about 1 is a verdict of the probe before the measurement, asked against effective is read back from the
+server, and lost requests, a late client and a narrow path make a block invalid where it is measured
+(``sweep.bench.health``); :func:`impossible` is asked there too. The gates here see valid blocks alone and compare them
+with baseline launches of the same host, stage and concurrency.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from sweep.analysis.figures import BlockConduct, LaunchFigures
+from sweep.analysis.figures import BlockConduct, LaunchFigures, partners
 from sweep.analysis.types import AnalysisSettings, ArmGain, Finding
-from sweep.model import ArmConfig, Flag, GpuTelemetry, Role
+from sweep.model import ArmConfig, BlockResult, Flag, GpuTelemetry, Role
 
 # nvidia-smi's active reasons that do not slow a busy GPU down by themselves.
 _HARMLESS = frozenset({"none", "not_active", "gpu_idle", "idle", "applications_clocks_setting", "sync_boost"})
+# Accept length (share) above what a verify step can emit that rounding in a server's counters may explain.
+_COUNTER_SLACK = 0.01
+
+
+def impossible(block: BlockResult, arm: ArmConfig) -> str | None:
+    """Why a block's figures cannot be what happened, with them; None where they can. Such a block is invalid.
+
+    A verify step emits the drafts accepted along one path of the tree and one token of the target's own: at most
+    ``num_steps`` + 1, and never more than were verified (``num_draft_tokens``).
+    """
+    rows = [row for row in block.requests if row.ok]
+    steps, correct = sum(row.verify_steps or 0 for row in rows), sum(row.correct_drafts or 0 for row in rows)
+    bounds = [n for n in (arm.num_steps and arm.num_steps + 1, arm.num_draft_tokens) if n]
+    if steps and bounds and 1 + correct / steps > min(bounds) * (1 + _COUNTER_SLACK):
+        return (
+            f"impossible accept length {1 + correct / steps:.2f}: {correct} drafts accepted in {steps} verify steps, "
+            f"but {arm.label()} emits at most {min(bounds)} tokens a step"
+        )
+    for row in rows:
+        if row.prompt_tokens is not None and (row.cached_tokens or 0) > row.prompt_tokens:
+            return (
+                f"impossible cache: {row.cached_tokens} cached tokens of prompt {row.prompt_id}, which has "
+                f"{row.prompt_tokens}"
+            )
+    return None
 
 
 def gates(
@@ -27,26 +56,58 @@ def gates(
     for figure in figures:
         if figure.role is Role.BASELINE:
             for block in figure.conduct:
-                if block.invalid is None:
-                    blocks_of.setdefault((figure.host, block.concurrency, figure.confirm), []).append(block)
+                blocks_of.setdefault((figure.host, block.concurrency, figure.confirm), []).append(block)
     baselines = {key: Usual(found) for key, found in blocks_of.items()}
+    around = _around(figures)
     out: dict[int, list[Finding]] = {}
-    for figure in figures:
+    for index, figure in enumerate(figures):
         if figure.trial is None:
             continue
         arm = arms.get(figure.arm_key)
-        levels = sorted({block.concurrency for block in figure.conduct})
-        for level in levels:
-            blocks = [block for block in figure.conduct if block.concurrency == level]
+        for level in sorted({block.concurrency for block in figure.conduct}):
+            where = f"concurrency {level}"
+            blocks = _at(figure, level)
             base = baselines.get((figure.host, level, figure.confirm))
-            found = _block_gates(blocks, base, level, arm is None or arm.cuda_graph, settings)
+            beside = {name: _at(figures[i], level) for name, i in around[index].items()}
+            found = [
+                _cached(blocks, base, where, settings),
+                _retractions(blocks, where),
+                _graphs(blocks, where) if arm is None or arm.cuda_graph else None,
+                _lengths(blocks, base, where, settings),
+                _throttled(blocks, beside, where, settings),
+            ]
             out.setdefault(figure.trial, []).extend(
-                Finding(flag, evidence, figure.launch_id, invalid) for flag, evidence, invalid in found
+                Finding(f[0], f[1], figure.launch_id) for f in found if f is not None
             )
     return {trial: tuple(found) for trial, found in out.items() if found}
 
 
-Found = tuple[Flag | None, str, bool]
+def _at(figure: LaunchFigures, level: int) -> list[BlockConduct]:
+    return [block for block in figure.conduct if block.concurrency == level]
+
+
+def _around(figures: Sequence[LaunchFigures]) -> list[dict[str, int]]:
+    """For each launch the baselines it is compared through, by name: the one alive beside it, else the last before
+    and the first after it on the same host in the same stage."""
+    baselines: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
+    for index, figure in enumerate(figures):
+        if figure.role is Role.BASELINE:
+            baselines[figure.host, figure.confirm].append(index)
+    for group in baselines.values():
+        group.sort(key=lambda i: figures[i].at)
+    out: list[dict[str, int]] = []
+    for figure, partner in zip(figures, partners(figures), strict=True):
+        if partner is not None:
+            out.append({"the baseline beside it": partner})
+            continue
+        same = baselines[figure.host, figure.confirm]
+        place = bisect_right(same, figure.at, key=lambda i: figures[i].at)
+        around = {"the baseline before it": place - 1, "the baseline after it": place}
+        out.append({name: same[k] for name, k in around.items() if 0 <= k < len(same)})
+    return out
+
+
+Found = tuple[Flag, str]
 
 
 class Usual:
@@ -61,11 +122,10 @@ class Usual:
         self.lengths = {prompt: sum(found) / len(found) for prompt, found in by_prompt.items()}
         means = [sum(b.lengths.values()) / len(b.lengths) for b in blocks if b.lengths]
         self.length_spread = (max(means) - min(means)) / statistics.fmean(means) if len(means) > 1 else 0.0
-        self.gpus = {uuid: Gpus([g for b in blocks for g in b.gpus if g.gpu_uuid == uuid]) for uuid in _uuids(blocks)}
 
 
-class Gpus:
-    """Medians and active reasons of one GPU over some blocks."""
+class Gpu:
+    """Medians and active reasons of one GPU over the blocks of one launch at one concurrency."""
 
     def __init__(self, found: Sequence[GpuTelemetry]) -> None:
         self.reasons = {reason for gpu in found for reason in gpu.throttle_reasons} - _HARMLESS
@@ -73,51 +133,9 @@ class Gpus:
         self.heat = _median([gpu.temperature_c for gpu in found])
 
 
-def _uuids(blocks: Sequence[BlockConduct]) -> list[str]:
-    return sorted({gpu.gpu_uuid for block in blocks for gpu in block.gpus})
-
-
-def _block_gates(
-    blocks: Sequence[BlockConduct],
-    base: Usual | None,
-    level: int,
-    graphs_asked: bool,
-    settings: AnalysisSettings,
-) -> list[Found]:
-    where = f"concurrency {level}"
-    found = [
-        *_usable(blocks, where, settings),
-        _cached(blocks, base, where, settings),
-        _retractions(blocks, where),
-        _graphs(blocks, where) if graphs_asked else None,
-        _lengths(blocks, base, where, settings),
-        _throttled(blocks, base, where, settings),
-    ]
-    return [f for f in found if f is not None]
-
-
-def _usable(blocks: Sequence[BlockConduct], where: str, settings: AnalysisSettings) -> list[Found]:
-    out: list[Found] = []
-    sent, good = sum(b.requests for b in blocks), sum(b.successes for b in blocks)
-    if sent and good / sent < settings.min_success:
-        out.append((None, f"{where}: {good} of {sent} requests succeeded, {settings.min_success:.0%} are needed", True))
-    lag = max(b.lag_p99_s for b in blocks)
-    slow = [
-        b for b in blocks if b.path_capacity is not None and b.path_capacity < settings.path_margin * b.chunks_per_s
-    ]
-    if lag > settings.max_lag_p99_s:
-        allowed = settings.max_lag_p99_s * 1000
-        words = f"{where}: the client's event loop woke {lag * 1000:.0f} ms late (p99; {allowed:.0f} allowed)"
-        out.append((Flag.CLIENT_LIMITED, words, True))
-    elif slow:
-        worst = slow[0]
-        words = (
-            f"{where}: the token path carries {worst.path_capacity:.0f} chunks/s, under {settings.path_margin:g} times "
-            f"the {worst.chunks_per_s:.0f} chunks/s of the load"
-        )
-        out.append((Flag.CLIENT_LIMITED, words, True))
-    out += [(None, f"{where}: {b.invalid}", True) for b in blocks if b.invalid is not None]
-    return out
+def _gpus(blocks: Sequence[BlockConduct]) -> dict[str, Gpu]:
+    uuids = sorted({gpu.gpu_uuid for block in blocks for gpu in block.gpus})
+    return {uuid: Gpu([g for b in blocks for g in b.gpus if g.gpu_uuid == uuid]) for uuid in uuids}
 
 
 def _cached(blocks: Sequence[BlockConduct], base: Usual | None, where: str, settings: AnalysisSettings) -> Found | None:
@@ -133,7 +151,6 @@ def _cached(blocks: Sequence[BlockConduct], base: Usual | None, where: str, sett
     return (
         Flag.CACHED_TOKENS,
         f"{where}: a request had {most} cached tokens, the shared prefix explains {allowed}",
-        False,
     )
 
 
@@ -143,12 +160,12 @@ def _retractions(blocks: Sequence[BlockConduct], where: str) -> Found | None:
     if not count and line is None:
         return None
     words = f"{where}: {count} retractions" if count else f"{where}: {line}"
-    return Flag.RETRACTIONS, words, False
+    return Flag.RETRACTIONS, words
 
 
 def _graphs(blocks: Sequence[BlockConduct], where: str) -> Found | None:
     line = next((b.log_flags["cuda_graph_off"] for b in blocks if "cuda_graph_off" in b.log_flags), None)
-    return None if line is None else (Flag.CUDA_GRAPH_OFF, f"{where}: {line}", False)
+    return None if line is None else (Flag.CUDA_GRAPH_OFF, f"{where}: {line}")
 
 
 def _lengths(
@@ -171,7 +188,7 @@ def _lengths(
         wrong = sum(a != b for a, b in pairs)
         if not wrong:
             return None
-        return Flag.LENGTHS_DIFFER, f"{where}: {wrong} of {len(pairs)} answers differ in length under ignore_eos", False
+        return Flag.LENGTHS_DIFFER, f"{where}: {wrong} of {len(pairs)} answers differ in length under ignore_eos"
     mean = sum(b for _, b in pairs) / len(pairs)
     scatter = float(np.std([a - b for a, b in pairs])) / mean
     allowed = base.length_spread + max(0.02, 3 * scatter / len(pairs) ** 0.5)
@@ -181,27 +198,36 @@ def _lengths(
         Flag.LENGTHS_DIFFER,
         f"{where}: answers are {ratio:+.1%} long against the baseline's, {allowed:.1%} is explained by its own spread "
         "and by the texts that part",
-        False,
     )
 
 
 def _throttled(
-    blocks: Sequence[BlockConduct], base: Usual | None, where: str, settings: AnalysisSettings
+    blocks: Sequence[BlockConduct], beside: Mapping[str, Sequence[BlockConduct]], where: str, settings: AnalysisSettings
 ) -> Found | None:
-    """Clock, temperature and active reasons, GPU by GPU, against the baseline's median on the same GPU."""
-    for uuid in _uuids(blocks):
-        if base is None or uuid not in base.gpus:
-            continue
-        mine, usual = Gpus([g for b in blocks for g in b.gpus if g.gpu_uuid == uuid]), base.gpus[uuid]
-        if mine.reasons != usual.reasons:
-            names = [", ".join(sorted(s)) or "none" for s in (mine.reasons, usual.reasons)]
-            return Flag.THROTTLED, f"{where}, {uuid}: throttle reasons {names[0]}, the baseline's {names[1]}", False
-        if mine.clock and usual.clock and abs(mine.clock / usual.clock - 1) > settings.clock_tolerance:
-            words = f"{where}, {uuid}: SM clock {mine.clock:.0f} MHz, the baseline's {usual.clock:.0f}"
-            return Flag.THROTTLED, words, False
-        if mine.heat and usual.heat and abs(mine.heat - usual.heat) > settings.temperature_tolerance_c:
-            return Flag.THROTTLED, f"{where}, {uuid}: {mine.heat:.0f} °C, the baseline's {usual.heat:.0f}", False
+    """Active reasons, clock and temperature, GPU by GPU, against the baselines the launch is compared through.
+
+    A reason that only one of the two shows makes the level between them wrong, so each counts; clock and temperature
+    move steadily and are interpolated as the level is. ``beside``: their blocks at this concurrency, by name.
+    """
+    mine = _gpus(blocks)
+    theirs = {name: _gpus(found) for name, found in beside.items()}
+    for uuid, gpu in mine.items():
+        usual = {name: found[uuid] for name, found in theirs.items() if uuid in found}
+        for name, other in usual.items():
+            if gpu.reasons != other.reasons:
+                names = [", ".join(sorted(s)) or "none" for s in (gpu.reasons, other.reasons)]
+                return Flag.THROTTLED, f"{where}, {uuid}: throttle reasons {names[0]}, {name} {names[1]}"
+        clock, heat = _mean(u.clock for u in usual.values()), _mean(u.heat for u in usual.values())
+        if gpu.clock and clock and abs(gpu.clock / clock - 1) > settings.clock_tolerance:
+            return Flag.THROTTLED, f"{where}, {uuid}: SM clock {gpu.clock:.0f} MHz, its baselines' {clock:.0f}"
+        if gpu.heat and heat and abs(gpu.heat - heat) > settings.temperature_tolerance_c:
+            return Flag.THROTTLED, f"{where}, {uuid}: {gpu.heat:.0f} °C, its baselines' {heat:.0f}"
     return None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -9,24 +9,22 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 
-from sweep.bench.health import Sampler, why_invalid
-from sweep.bench.http import Target, body_stream, open_client, status_words, transport_words
+from sweep.bench.health import Sampler
+from sweep.bench.http import Target, body_stream, open_client, round_trip, status_words, transport_words
+from sweep.bench.parts import Part, Seat, nothing, stall_words, whole
 from sweep.bench.prepare import Prepared, count_tokens, prepare_async
 from sweep.bench.tape import CHAT, Tape
 from sweep.bench.wire import PATHS, Answer, chat_body, check_count, generate_body, read_answer
 from sweep.errors import HostError
-from sweep.model import BlockResult, BlockSpec, ClientHealth, Prompt, RequestRecord
-
-_RTT_PROBES = 5
+from sweep.model import BlockResult, BlockSpec, Prompt, RequestRecord
 
 
 @dataclass(slots=True)
@@ -50,6 +48,7 @@ def run_block(
     path_capacity: float | None = None,
     cancel: threading.Event | None = None,
     on_request: Callable[[int], None] | None = None,
+    processes: int = 1,
 ) -> BlockResult:
     """Measure one block. Never raises for what a server does: failures are in the rows and in ``invalid``.
 
@@ -59,111 +58,130 @@ def run_block(
 
     ``prepared`` spares tokenizing the same prompts again; ``path_capacity`` (chunks/s, as measured by the transport)
     is carried and judged; ``cancel`` ends the block early and makes it invalid; ``on_request`` is told the number of
-    requests done so far, in the loop's thread, and must return at once.
+    requests done so far, in the loop's thread, and must return at once. With ``processes`` above 1 the same load
+    comes from so many processes (:mod:`sweep.bench.crew`); ``on_request`` is for one process only.
     """
-    return asyncio.run(_Block(target, spec, prepared, path_capacity, cancel, on_request).run())
+
+    async def run() -> BlockResult:
+        async with open_client(target) as client:
+            try:
+                ready = prepared or await prepare_async(client, spec.prompts, spec.endpoint, spec.chat_template_args)
+            except HostError as error:
+                return nothing(spec, str(error), path_capacity)
+            lost = None
+            if processes > 1:
+                from sweep.bench.crew import run_crew
+
+                started_at, parts, lost = await run_crew(target, spec, ready, processes, cancel)
+            else:
+                started_at, part = await _alone(client, spec, ready, cancel, on_request)
+                parts = [part]
+        return whole(
+            spec,
+            parts,
+            started_at=started_at,
+            prompt_format=ready.prompt_format,
+            path_capacity=path_capacity,
+            lost=lost,
+        )
+
+    if processes > 1 and on_request is not None:
+        raise ValueError("on_request is told by one process only")
+    return asyncio.run(run())
 
 
-class _Block:
-    """One run of :func:`run_block`."""
+async def _alone(
+    client: httpx.AsyncClient,
+    spec: BlockSpec,
+    prepared: Prepared,
+    cancel: threading.Event | None,
+    on_request: Callable[[int], None] | None,
+) -> tuple[float, Part]:
+    started_at = 0.0
+
+    async def begin() -> float:
+        nonlocal started_at
+        started_at = time.time()
+        return time.perf_counter()
+
+    def hangs(moved: float, waiting: bool) -> bool:
+        return waiting and spec.stall_s is not None and time.perf_counter() - moved > spec.stall_s
+
+    seat = Seat(0, 1, begin, iter(range(len(spec.prompts))), hangs)
+    part = await run_part(client, spec, prepared, seat, cancel, on_request)
+    return started_at, part
+
+
+async def run_part(
+    client: httpx.AsyncClient,
+    spec: BlockSpec,
+    prepared: Prepared,
+    seat: Seat,
+    cancel: threading.Event | None,
+    on_request: Callable[[int], None] | None = None,
+) -> Part:
+    """What falls to this process of a block, from its requests to its rows."""
+    return await _Running(client, spec, prepared, seat, cancel, on_request).run()
+
+
+class _Running:
+    """One run of :func:`run_part`."""
 
     def __init__(
         self,
-        target: Target,
+        client: httpx.AsyncClient,
         spec: BlockSpec,
-        prepared: Prepared | None,
-        path_capacity: float | None,
+        prepared: Prepared,
+        seat: Seat,
         cancel: threading.Event | None,
         on_request: Callable[[int], None] | None,
     ) -> None:
-        self.target = target
+        self.client = client
         self.spec = spec
         self.prepared = prepared
-        self.path_capacity = path_capacity
+        self.seat = seat
         self.sampler = Sampler(cancel)
         self.on_request = on_request
         self.sent: list[_Sent] = []
         self.done = 0
         self.stalled = False
 
-    async def run(self) -> BlockResult:
-        async with open_client(self.target) as client:
-            try:
-                prepared = self.prepared or await prepare_async(
-                    client, self.spec.prompts, self.spec.endpoint, self.spec.chat_template_args
-                )
-            except HostError as error:
-                return self._nothing(str(error))
-            waiting = [self._build(client, prepared, i, p) for i, p in enumerate(self.spec.prompts)]
-            rtt = await _round_trip(client)
-            self.sampler.start()
-            started_at, origin = time.time(), time.perf_counter()
-            try:
-                await self._drive(client, waiting, origin)
-            finally:
-                lag_p50, lag_p99, cpu = self.sampler.stop()
-            rows = [await self._record(client, sent, origin) for sent in sorted(self.sent, key=lambda s: s.index)]
-        health = ClientHealth(
+    async def run(self) -> Part:
+        waiting = [self._build(i, prompt) for i, prompt in enumerate(self.spec.prompts)]
+        rtt = await round_trip(self.client)
+        origin = await self.seat.begin()
+        late = max(0.0, time.perf_counter() - origin)
+        self.sampler.start()
+        try:
+            await self._drive(waiting, origin)
+        finally:
+            lag_p50, lag_p99, cpu = self.sampler.stop()
+        rows = [await self._record(sent, origin) for sent in self.sent]
+        return Part(
+            rows=tuple(rows),
             lag_p50_s=lag_p50,
-            lag_p99_s=lag_p99,
+            lag_p99_s=max(lag_p99, late),
             cpu_share=cpu,
-            chunks=sum(row.chunks for row in rows),
             rtt_s=rtt,
-            path_capacity_chunks_per_s=self.path_capacity,
-            prompt_format=prepared.prompt_format,
-        )
-        ends = [row.end_s for row in rows if row.ok] or [row.end_s for row in rows]
-        elapsed = max(ends) - min(row.sent_s for row in rows) if rows else 0.0
-        cancelled = self.sampler.cancelled.is_set()
-        invalid = why_invalid(rows, health, elapsed, cancelled=cancelled, asked=len(self.spec.prompts))
-        if self.stalled and invalid is None:
-            invalid = f"{self._stall_words()}, after {self.done} of {len(self.spec.prompts)} requests"
-        return self._result(started_at, elapsed, rows, health, invalid)
-
-    def _result(
-        self,
-        started_at: float,
-        elapsed: float,
-        rows: Sequence[RequestRecord],
-        health: ClientHealth,
-        invalid: str | None,
-    ) -> BlockResult:
-        return BlockResult(
-            stage=self.spec.stage,
-            concurrency=self.spec.concurrency,
-            round=self.spec.round,
-            prompts_hash=self.spec.prompts_hash,
-            started_at=started_at,
-            elapsed_s=elapsed,
-            requests=tuple(rows),
-            client=health,
-            invalid=invalid,
             stalled=self.stalled,
+            cancelled=self.sampler.cancelled.is_set(),
         )
 
-    def _nothing(self, reason: str) -> BlockResult:
-        """The block of a server that could not even be asked: every prompt failed with the same reason."""
-        rows = [
-            RequestRecord(i, p.id, p.category, 0.0, None, 0.0, error=reason) for i, p in enumerate(self.spec.prompts)
-        ]
-        health = ClientHealth(0.0, 0.0, 0.0, 0, path_capacity_chunks_per_s=self.path_capacity)
-        return self._result(time.time(), 0.0, rows, health, reason)
-
-    def _build(self, client: httpx.AsyncClient, prepared: Prepared, index: int, prompt: Prompt) -> _Sent:
+    def _build(self, index: int, prompt: Prompt) -> _Sent:
         if self.spec.endpoint == CHAT:
-            body = chat_body(prompt, self.spec, index, prepared.model)
+            body = chat_body(prompt, self.spec, index, self.prepared.model)
         else:
-            body = generate_body(prepared.sources[prompt.id], self.spec, index)
-        request = client.build_request("POST", PATHS[self.spec.endpoint], content=json.dumps(body).encode())
+            body = generate_body(self.prepared.sources[prompt.id], self.spec, index)
+        request = self.client.build_request("POST", PATHS[self.spec.endpoint], content=json.dumps(body).encode())
         return _Sent(index, prompt, request, Tape(self.spec.endpoint))
 
-    async def _drive(self, client: httpx.AsyncClient, waiting: list[_Sent], origin: float) -> None:
+    async def _drive(self, waiting: list[_Sent], origin: float) -> None:
         """Send everything; returns when all have ended or the block was cancelled."""
         if self.spec.request_rate is None:
-            queue = iter(waiting)
-            jobs = [self._worker(client, queue) for _ in range(min(self.spec.concurrency, len(waiting)))]
+            slots = range(self.seat.number, min(self.spec.concurrency, len(waiting)), self.seat.of)
+            jobs = [self._worker(waiting) for _ in slots]
         else:
-            jobs = [self._open_loop(client, waiting, origin, self.spec.request_rate)]
+            jobs = [self._open_loop(waiting, origin, self.spec.request_rate)]
         work = asyncio.gather(*jobs)
         ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.sampler.cancelled.wait())]
         if self.spec.stall_s is not None:
@@ -183,31 +201,31 @@ class _Block:
             await asyncio.sleep(min(1.0, limit_s / 4))
             moved = max((max(s.sent_at, s.tape.last_at, s.ended_at) for s in self.sent), default=0.0)
             waiting = any(not s.ended_at for s in self.sent)
-            self.stalled = waiting and time.perf_counter() - moved > limit_s
+            self.stalled = self.seat.hangs(moved, waiting)
 
-    def _stall_words(self) -> str:
-        return f"stalled: no token on any stream for {self.spec.stall_s:g} s"
+    async def _worker(self, waiting: list[_Sent]) -> None:
+        for index in self.seat.queue:
+            await self._request(waiting[index])
 
-    async def _worker(self, client: httpx.AsyncClient, queue: Iterator[_Sent]) -> None:
-        for sent in queue:
-            await self._request(client, sent)
-
-    async def _open_loop(self, client: httpx.AsyncClient, waiting: list[_Sent], origin: float, rate: float) -> None:
+    async def _open_loop(self, waiting: list[_Sent], origin: float, rate: float) -> None:
+        """All processes draw the same arrivals; each keeps every ``of``-th of them."""
         arrivals = random.Random(self.spec.seed or 0)
         due = origin
         async with asyncio.TaskGroup() as group:
             for sent in waiting:
                 due += arrivals.expovariate(rate)
+                if sent.index % self.seat.of != self.seat.number:
+                    continue
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                group.create_task(self._request(client, sent))
+                group.create_task(self._request(sent))
 
-    async def _request(self, client: httpx.AsyncClient, sent: _Sent) -> None:
+    async def _request(self, sent: _Sent) -> None:
         self.sent.append(sent)
         clock, feed = time.perf_counter, sent.tape.feed
         sent.sent_at = clock()
         try:
             async with asyncio.timeout(self.spec.timeout_s):
-                response = await client.send(sent.request, stream=True)
+                response = await self.client.send(sent.request, stream=True)
                 try:
                     if response.status_code != 200:
                         sent.error = status_words(response.status_code, await response.aread())
@@ -223,7 +241,7 @@ class _Block:
             sent.error = transport_words(error, sent.tape.count())
         except asyncio.CancelledError:
             chunks = sent.tape.count()
-            sent.error = f"{self._stall_words()}, {chunks} chunks came before" if self.stalled else "cancelled"
+            sent.error = f"{stall_words(self.spec)}, {chunks} chunks came before" if self.stalled else "cancelled"
             raise
         finally:
             sent.ended_at = clock()
@@ -231,14 +249,14 @@ class _Block:
         if self.on_request is not None:
             self.on_request(self.done)
 
-    async def _record(self, client: httpx.AsyncClient, sent: _Sent, origin: float) -> RequestRecord:
+    async def _record(self, sent: _Sent, origin: float) -> RequestRecord:
         if sent.error is not None:
             sent.tape.count()
             answer = Answer(sent.ended_at, error=sent.error)
         else:
             answer = read_answer(sent.tape, self.spec.endpoint, self.spec.max_tokens)
             if answer.error is None and answer.output_tokens is None:
-                tokens = await count_tokens(client, answer.text or "")
+                tokens = await count_tokens(self.client, answer.text or "")
                 if tokens is None:
                     answer = Answer(answer.end_at, error="the server sent no token count and cannot tokenize")
                 else:
@@ -265,16 +283,3 @@ class _Block:
             error=answer.error,
             output_ids=answer.output_ids,
         )
-
-
-async def _round_trip(client: httpx.AsyncClient) -> float | None:
-    """Median seconds of a small request on an open connection; any answer will do. None where none came."""
-    times = []
-    try:
-        for _ in range(_RTT_PROBES + 1):
-            start = time.perf_counter()
-            await client.get("/ready", timeout=5.0)
-            times.append(time.perf_counter() - start)
-    except httpx.TransportError:
-        return None
-    return statistics.median(times[1:])  # the first one opened the connection

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +15,7 @@ from httpx_aiohttp import AiohttpTransport
 _KEEPALIVE_S = 2.0
 _CONNECT_S = 10.0
 _SHOWN_CHARS = 200
+_RTT_PROBES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,19 @@ async def post_json(client: httpx.AsyncClient, path: str, body: Any) -> tuple[in
         return response.status_code, response.json()
     except ValueError:
         return response.status_code, None
+
+
+async def round_trip(client: httpx.AsyncClient) -> float | None:
+    """Median seconds of a small request on an open connection; any answer will do. None where none came."""
+    times = []
+    try:
+        for _ in range(_RTT_PROBES + 1):
+            start = time.perf_counter()
+            await client.get("/ready", timeout=5.0)
+            times.append(time.perf_counter() - start)
+    except httpx.TransportError:
+        return None
+    return statistics.median(times[1:])  # the first one opened the connection
 
 
 def transport_words(error: Exception, chunks: int) -> str:

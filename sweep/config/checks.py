@@ -9,7 +9,8 @@ from pathlib import Path
 from search_spaces import rules
 from sweep import registry
 from sweep.bench.workload import FORMATS
-from sweep.config.models import KnownGood, StudySpec
+from sweep.config.models import StudySpec
+from sweep.config.parts import KnownGood
 from sweep.config.yamlfile import Location
 from sweep.errors import ConfigError
 from sweep.metrics import METRICS, parse_constraint, parse_objective

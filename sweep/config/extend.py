@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sweep.config.models import Space, StudySpec
+from sweep.config.models import StudySpec
+from sweep.config.parts import Space
 
 _REFUSED = {
     "name": "a study keeps its name; `sweep start --name` makes another one",
@@ -17,6 +18,7 @@ _REFUSED = {
     "workload": "rows measured under another workload cannot be compared",
     "objectives": "earlier trials were judged by the old objectives (`sweep best --objective` ranks by another one)",
     "constraints": "earlier trials were judged by the old constraints",
+    "warm_start": "what a study knew before its first launch is chosen when it starts",
     "seed": "the seed chooses the prompts and their order; rows with another one cannot be paired",
     "simulated_by_flag": "a simulated study stays simulated, a real one real",
 }

@@ -66,6 +66,13 @@ class AtKey(ValueError):
         self.key = str(key)
 
 
+def doc(words: str, default: Any, *, unit: str = "", example: Any = None) -> Any:
+    """A key with its default and what the reference says of it: meaning, unit, and an example where the shipped
+    ``eagle3.yaml`` has none."""
+    shown = {name: value for name, value in (("unit", unit), ("example", example)) if value not in ("", None)}
+    return Field(default=default, description=words, json_schema_extra=shown or None)
+
+
 def freeze(value: Any) -> Any:
     """Lists become tuples, all the way down: the strict models hold nothing that can be changed."""
     if isinstance(value, Mapping):

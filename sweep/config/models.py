@@ -9,154 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field
 
-from sweep import metrics
 from sweep import model as nouns
 from sweep.config import fields
-from sweep.config.fields import Name, Part, Positive, Text
+from sweep.config.fields import Name, Part, doc
+from sweep.config.parts import Budget, KnownGood, Measurement, Model, ObjectiveSpec, Server, Space, Workload
 from sweep.config.places import Host, RayOptions, Simulate
 from sweep.metrics import parse_constraint, parse_objective
-
-Scalar = str | int | float | bool
-FlagValue = Scalar | tuple[Scalar, ...] | None
-Count = Annotated[int, Field(ge=1)]
-Axis = Annotated[tuple[Annotated[int, Field(ge=1, le=fields.MAX_AXIS)] | None, ...], BeforeValidator(fields.axis)]
-
-
-class Model(Part):
-    """The target model: a path on the hosts (or a hub name), the same on every host."""
-
-    path: Text
-    revision: str | None = None
-    trust_remote_code: bool = False
-
-
-class Server(Part):
-    """Pins: arguments and environment of every arm, the references included."""
-
-    args: Annotated[dict[str, FlagValue], BeforeValidator(fields.flags)] = Field(default_factory=dict)
-    env: Annotated[dict[str, str], BeforeValidator(fields.environment)] = Field(default_factory=dict)
-
-
-class DraftModel(Part):
-    """A drafter: the name used in tables and the path the server loads."""
-
-    name: Name
-    path: Text
-    revision: str | None = None
-
-    @property
-    def noun(self) -> nouns.Drafter:
-        return nouns.Drafter(self.name, self.path, self.revision)
-
-
-class Space(Part):
-    """The axes. A number axis may hold null: the flag is left out. ``args``: any other server flag as an axis."""
-
-    algorithm: Annotated[tuple[Text, ...], BeforeValidator(fields.axis)]
-    draft_model: Annotated[tuple[DraftModel, ...], BeforeValidator(fields.drafters)] = ()
-    num_steps: Axis = (None,)
-    topk: Axis = (None,)
-    num_draft_tokens: Axis = (None,)
-    cuda_graph: Annotated[tuple[bool, ...], BeforeValidator(fields.axis)] = (True,)
-    args: Annotated[
-        dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(fields.axis)]], BeforeValidator(fields.flags)
-    ] = Field(default_factory=dict)
-
-    @field_validator("draft_model")
-    @classmethod
-    def _names_differ(cls, value: tuple[DraftModel, ...]) -> tuple[DraftModel, ...]:
-        names = [item.name for item in value]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two draft models are named {name!r}; give each a name of its own")
-        return value
-
-
-class KnownGood(Part):
-    """A configuration tried first. What is left out takes the axis's only value, or is left to the rules."""
-
-    algorithm: Text
-    draft_model: str | None = None
-    num_steps: Count | None = None
-    topk: Count | None = None
-    num_draft_tokens: Count | None = None
-    cuda_graph: bool | None = None
-    args: Annotated[dict[str, Scalar], BeforeValidator(fields.flags)] = Field(default_factory=dict)
-
-
-class Slo(Part):
-    """What a request must keep to count as good (goodput); milliseconds."""
-
-    ttft_ms: Positive | None = None
-    tpot_ms: Positive | None = None
-    e2e_ms: Positive | None = None
-
-    @property
-    def noun(self) -> metrics.Slo:
-        return metrics.Slo(self.ttft_ms, self.tpot_ms, self.e2e_ms)
-
-
-class Workload(Part):
-    """What is asked of every server."""
-
-    prompts: Text = "builtin"  # or the path of a file
-    format: Text = "auto"  # of the file: jsonl, sharegpt, mtbench
-    categories: Annotated[tuple[Text, ...], BeforeValidator(fields.one_or_many)] | None = None  # None: all
-    per_category: Count = 4
-    max_tokens: Annotated[int, Field(ge=1, le=131072)] = 256
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    concurrency: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=4096)], ...],
-        Field(max_length=32),
-        BeforeValidator(fields.axis),
-    ] = (1,)
-    repeats: Annotated[int, Field(ge=1, le=100)] = 2
-    requests_per_level: Count | None = None  # requests of a block above concurrency 1; None: chosen by the level
-    endpoint: Literal["generate", "chat"] = "generate"
-    ignore_eos: bool = False
-    stream_interval: Count | None = None  # tokens per streamed chunk; None: the server's own
-    warmup_requests: Annotated[int, Field(ge=0, le=1000)] = 3
-    seed: int | None = None  # None: the study's
-    request_rate: Positive | None = None  # requests/s, Poisson arrivals; None: closed loop
-    timeout_s: Positive = 600.0
-    slo: Slo | None = None
-    chat_template_args: dict[str, Any] = Field(default_factory=dict)
-
-
-class ObjectiveSpec(Part):
-    """What is optimised. The direction follows from the metric; where it is given it must agree."""
-
-    metric: Text
-    concurrency: Count | None = None  # None: the workload's first level
-    direction: Literal["maximize", "minimize"] | None = None
-
-
-class Budget(Part):
-    """When to end; whichever comes first. Times are for the whole study, confirm stage included."""
-
-    trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    hours: Positive | None = None
-    until: Annotated[str, BeforeValidator(fields.clock)] | None = None  # HH:MM, local time
-
-
-class Measurement(Part):
-    """How often the baseline is measured, how the winner is confirmed, and how long to wait."""
-
-    baseline_every: Count = 4  # trials between two baseline launches of a host
-    baseline_minutes: Positive = 60.0  # at most so long between two baseline launches of a host
-    calibrate_launches: Annotated[int, Field(ge=0, le=20)] = 2  # baseline launches at the start (A/A), per study
-    engine_default: bool = True  # also measure SGLang's automatic choice
-    confirm_top: Annotated[int, Field(ge=0, le=20)] = 2
-    confirm_launches: Annotated[int, Field(ge=1, le=20)] = 2  # of each confirmed arm and of the baseline beside it
-    pairing: Literal["auto", "bracketed", "alternate", "resident"] = "auto"  # how candidates meet the baseline
-    wanted_gain: Annotated[float, Field(gt=0, lt=1)] = 0.03  # the gain for which launches needed are reckoned
-    launch_timeout_s: Positive = 1800.0
-    stall_timeout_s: Positive = 300.0  # seconds without a token or a log line that count as hung
-    tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.05  # brackets further apart than this are not comparable
-    max_attempts: Annotated[int, Field(ge=1, le=10)] = 2  # of one configuration when the surroundings fail
-    expected_launch_s: Positive = 90.0  # for the plan, until launches have been seen
 
 
 class StudySpec(Part):
@@ -164,23 +24,38 @@ class StudySpec(Part):
 
     FORMAT: ClassVar[int] = 1
 
-    name: Name
-    engine: Name = "sglang"
-    engine_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+([.+-]?[A-Za-z0-9.]+)?$")] | None = None
+    name: Name = Field(description="Name of the study in the database.")
+    engine: Name = doc("sglang, or simulated: a stand-in server on the hosts below.", "sglang")
+    engine_version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+([.+-]?[A-Za-z0-9.]+)?$")] | None = doc(
+        "Whose rules are used before a host has been asked; null: the newest known. Hosts are always asked.",
+        None,
+        example="0.5.17",
+    )
     model: Model
     server: Server = Field(default_factory=Server)
     space: Space
-    known_good: tuple[KnownGood, ...] = ()
+    known_good: tuple[KnownGood, ...] = doc("Tried first, in this order.", ())
     workload: Workload = Field(default_factory=Workload)
-    objectives: Annotated[tuple[ObjectiveSpec, ...], BeforeValidator(fields.objectives)] = ()
-    constraints: Annotated[tuple[str, ...], BeforeValidator(fields.one_or_many)] = ()
+    objectives: Annotated[tuple[ObjectiveSpec, ...], BeforeValidator(fields.objectives)] = doc(
+        "What is optimised; where left out, output_throughput at the first level.", ()
+    )
+    constraints: Annotated[tuple[str, ...], BeforeValidator(fields.one_or_many)] = doc(
+        "What a configuration must keep: METRIC[@CONCURRENCY] < LIMIT [UNIT]; without a level, at every one.", ()
+    )
     budget: Budget = Field(default_factory=Budget)
-    sampler: Literal["tpe", "random", "grid", "nsga2", "gp", "model"] = "tpe"
+    sampler: Literal["auto", "model", "tpe", "nsga2", "gp", "random", "grid"] = doc(
+        "Who proposes configurations; auto: model where numbers of speculation are axes, else tpe. A space no larger "
+        "than budget.trials is measured whole. See search.md.",
+        "auto",
+    )
+    warm_start: bool | Name = doc(
+        "Begin with what earlier studies of the same model and GPU in the database taught; or the name of one.", False
+    )
     measurement: Measurement = Field(default_factory=Measurement)
     hosts: Annotated[tuple[Host, ...], Field(min_length=1)] = (Host(name="local", kind="local"),)
     simulate: Simulate | None = None
     ray: RayOptions = Field(default_factory=RayOptions)
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = doc("Of the sampler and of the choice of prompts.", 1)
     simulated_by_flag: bool = False  # set by --simulate, stored so that resume needs no flag; never in a YAML
     references_only: bool = False  # set by `sweep calibrate`, likewise: the baseline against itself, no trials
 

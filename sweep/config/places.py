@@ -9,33 +9,41 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from launchers.containers import ContainerSettings
 from sweep.config import fields
-from sweep.config.fields import Name, Part, Positive, Text
+from sweep.config.fields import Name, Part, Positive, Text, doc
 
 Count = Annotated[int, Field(ge=1)]
 
 
 class Container(Part):
-    """Servers run in this image through docker. ``args``: further options of ``docker run``, such as volumes."""
+    """Servers run in this image through docker. The image alone is short for ``{image: ...}``."""
 
-    image: Text
-    args: Annotated[tuple[Text, ...], BeforeValidator(fields.one_or_many)] = ()
+    image: Text = Field(description="The image, with its tag.")
+    args: Annotated[tuple[Text, ...], BeforeValidator(fields.one_or_many)] = doc(
+        "Further options of `docker run`, such as volumes.", (), example=["--volume", "/models:/models"]
+    )
 
 
 class Host(Part):
     """Where servers run. ``ssh`` is an alias that ``ssh -G`` resolves; host/user/port/key say it directly."""
 
-    name: Name
-    kind: Name = "ssh"
-    ssh: Text | None = None
-    host: Text | None = None
-    user: Text | None = None
-    port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    key: Text | None = None  # path of the private key
-    python: Text | None = None  # python of the environment that holds the engine
-    activate: Text | None = None  # shell command that enters it, instead of python
-    base_dir: Text | None = None  # where our files go; None: ~/.specsweep
-    gpus: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(fields.gpus)] | None = None
-    container: Annotated[Container | None, BeforeValidator(fields.container)] = None
+    name: Name = Field(description="Name in tables; default: its address.")
+    kind: Name = doc("ssh, or local for this machine.", "ssh")
+    ssh: Text | None = doc("An alias as in ~/.ssh/config, jump hosts included.", None)
+    host: Text | None = doc("Instead of an alias: the address.", None, example="10.0.0.7")
+    user: Text | None = doc("With host: the login.", None, example="ml")
+    port: Annotated[int, Field(ge=1, le=65535)] | None = doc("With host: the port of its sshd.", None, example=22)
+    key: Text | None = doc("With host: the path of the private key.", None, example="~/.ssh/id_ed25519")
+    python: Text | None = doc("Python of the environment that holds the engine; null: python3.", None)
+    activate: Text | None = doc(
+        "Instead of python: a shell command that enters the environment.", None, example="source ~/venv/bin/activate"
+    )
+    base_dir: Text | None = doc("Where our files go; null: ~/.specsweep.", None, example="/scratch/me/specsweep")
+    gpus: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(fields.gpus)] | None = doc(
+        "How many, or a list of indices; null: as many as one server takes.", None
+    )
+    container: Annotated[Container | None, BeforeValidator(fields.container)] = doc(
+        "Run servers in this docker image.", None
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -73,12 +81,12 @@ class Host(Part):
 class Simulate(Part):
     """Taken by ``--simulate``, and by ``engine: simulated``."""
 
-    profile: Name
-    time_scale: Positive = 1.0  # real seconds for one simulated second; 0.25 is four times as fast
-    trials: Count | None = None
+    profile: Name = Field(description="Which model on which GPU the simulated server behaves like.")
+    time_scale: Positive = doc("Real seconds for one simulated second; 0.25 is four times as fast.", 1.0)
+    trials: Count | None = doc("Instead of budget.trials.", None, unit="trials")
 
 
 class RayOptions(Part):
-    """``address: null`` starts a Ray of our own on this machine."""
+    """The Ray that the owners of the hosts run in."""
 
-    address: Text | None = None
+    address: Text | None = doc("HOST:PORT of a cluster; null: a Ray of our own on this machine.", None)

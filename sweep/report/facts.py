@@ -42,6 +42,7 @@ class Facts:
     blocks: Sequence[BlockFigures]
     gains: Sequence[GainRow]
     rejected: Sequence[Mapping[str, Any]]  # {reason, count, examples}: never launched
+    outputs: Sequence[Mapping[str, Any]]  # the same-output check of each trial, its newest one
     command: str | None  # that serves the leading arm
     hosts: Sequence[Mapping[str, Any]]
 
@@ -158,6 +159,7 @@ def collect(store: Store, study: StudyRow, *, objective: str | None = None) -> F
         blocks=blocks,
         gains=reading.gains(store, study.id),
         rejected=_rejected(study),
+        outputs=_outputs(store, study),
         command=_command(store, study, found),
         hosts=[{"name": host.name, "kind": host.kind, "facts": host.facts or {}} for host in store.hosts(study.id)],
     )
@@ -175,6 +177,11 @@ def _command(store: Store, study: StudyRow, found: Mapping[str, Any]) -> str | N
         return serving(study, store.trial(study.id, found["best"][0]["trial"])).command()
     except UsageError:
         return None
+
+
+def _outputs(store: Store, study: StudyRow) -> list[Mapping[str, Any]]:
+    newest = {event.detail["trial"]: event.detail for event in store.events(study.id, kind="outputs")}
+    return [newest[trial] for trial in sorted(newest)]
 
 
 def _rejected(study: StudyRow) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ security policy in the page forbids every connection besides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,7 +40,7 @@ def render(facts: Facts, *, revision: str | None = None) -> str:
     """The page. ``revision``: the live page's state, which makes it ask its server for a newer one; the live page
     loads plotly from ``plotly.js`` beside it instead of carrying it."""
     ranked = {row["trial"]: row for row in facts.ranking}
-    drawn = [plot for make in MAKERS if (plot := make(facts)) is not None]
+    drawn = laid_out([plot for make in MAKERS if (plot := make(facts)) is not None])
     environment = Environment(
         loader=PackageLoader("sweep.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -52,6 +53,7 @@ def render(facts: Facts, *, revision: str | None = None) -> str:
         study=facts.study,
         plots=drawn,
         effects=plots_why.effects(facts),
+        label_of={trial.number: trial.config.label() for trial in facts.trials},
         spec=lambda plot: Markup(plot.spec()),  # escaped for a script element by itself
         rows=sorted(
             (arm_row(trial, ranked.get(trial.number)) for trial in facts.trials),
@@ -67,6 +69,18 @@ def render(facts: Facts, *, revision: str | None = None) -> str:
         revision=revision,
         version=__version__,
     )
+
+
+def laid_out(plots: Sequence[Plot]) -> list[Plot]:
+    """The same, two beside each other; one that would stand beside nothing takes the whole width."""
+    out: list[Plot] = []
+    pending = 0  # narrow ones since the last wide one
+    for place, plot in enumerate(plots):
+        last = place + 1 == len(plots) or plots[place + 1].wide
+        lonely = not plot.wide and last and pending % 2 == 0
+        out.append(replace(plot, wide=True) if lonely else plot)
+        pending = 0 if plot.wide else pending + 1
+    return out
 
 
 def plotly_js() -> str:

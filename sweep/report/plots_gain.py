@@ -18,12 +18,14 @@ from sweep.report.drawing import (
     figure_of,
     gain_axis,
     metric_axis,
+    short_names,
     text,
 )
 from sweep.report.facts import Facts
 from sweep.sentences import interval
 
 CATEGORY_ARMS = 3
+HEIGHT = 340  # pixels of a plot that stands beside another
 
 
 def pareto(facts: Facts) -> Plot | None:
@@ -33,7 +35,7 @@ def pareto(facts: Facts) -> Plot | None:
         return None
     x, y = facts.front["objectives"][:2]
     labels = {trial.number: trial.config.label() for trial in facts.trials}
-    figure = figure_of(400, xaxis=metric_axis(x), yaxis=metric_axis(y))
+    figure = figure_of(380, xaxis=metric_axis(x), yaxis=metric_axis(y))
     groups = (
         ("behind the front", GREY, "circle-open", 8, [p for p in points if not p["on_front"] and not p["is_baseline"]]),
         ("on the front", BLUE, "circle", 11, [p for p in points if p["on_front"] and not p["is_baseline"]]),
@@ -62,10 +64,10 @@ def pareto(facts: Facts) -> Plot | None:
     if len(facts.front["objectives"]) > 2:
         how += " The front is over all objectives; two are drawn."
     if any(p["on_front"] and not p["is_baseline"] for p in points) and facts.front["hypervolume"] is not None:
-        how += f" The front covers {facts.front['hypervolume']:.0%} of the box between worst and best."
+        how += f" The front covers {100 * facts.front['hypervolume']:.0f} % of the box between worst and best."
     elif all(p["is_baseline"] for p in points if p["on_front"]):
         how += " No speculation alone is on the front."
-    return Plot("pareto", "Pareto front", how, figure)
+    return Plot("pareto", "Pareto front", how, figure, wide=True)
 
 
 def _better(key: str) -> str:
@@ -78,14 +80,21 @@ def _errors(stderr: Sequence[float | None], shade: str) -> dict[str, Any]:
     return {"array": half, "visible": any(half), "color": shade, "thickness": 1, "width": 3}
 
 
+def detail_names(facts: Facts) -> tuple[str, dict[int, str]]:
+    """A sentence with the words that the arms drawn one by one share (or nothing); trial -> the rest of its name."""
+    labels = {row["trial"]: row["label"] for row in facts.ranking}
+    prefix, names = short_names({trial: labels[trial] for trial in facts.detail_trials()})
+    return (f" All are {prefix}." if prefix else ""), names
+
+
 def by_concurrency(facts: Facts) -> Plot | None:
     """Gain over the load, with the crossover of the leading arm."""
     gains = facts.throughput_gains()
     levels = sorted({level for rows in gains.values() for level in rows})
     if len(levels) < 2:
         return None
-    labels = {row["trial"]: row["label"] for row in facts.ranking}
-    figure = figure_of(400, xaxis={"title": {"text": "concurrent requests"}, "type": "log"}, yaxis=gain_axis())
+    prefix, names = detail_names(facts)
+    figure = figure_of(HEIGHT, xaxis={"title": {"text": "concurrent requests"}, "type": "log"}, yaxis=gain_axis())
     figure.update_xaxes(tickvals=levels, ticktext=[str(level) for level in levels])
     for place, trial in enumerate(facts.detail_trials()):
         rows = sorted(gains.get(trial, {}).values(), key=lambda row: row.concurrency)
@@ -104,10 +113,10 @@ def by_concurrency(facts: Facts) -> Plot | None:
             mode="lines+markers",
             line={"color": colour(place), "dash": DASHES[place % len(DASHES)]},
             marker={"size": 8, "symbol": SYMBOLS[place % len(SYMBOLS)]},
-            name=text(f"{trial}: {labels[trial]}"),
+            name=text(f"{trial}: {names[trial]}"),
             hovertemplate="%{x} requests: %{y:+.1%}<extra>%{fullData.name}</extra>",
         )
-    how = "Output throughput against no speculation; below 0 speculation loses."
+    how = f"Output throughput against no speculation; below 0 speculation loses.{prefix}"
     leader = facts.leader["trial"] if facts.leader else None
     crossing = next((c for c in facts.analysis.get("crossover", []) if c["trial"] == leader), None)
     if crossing is not None:
@@ -126,13 +135,14 @@ def by_category(facts: Facts) -> Plot | None:
     gains = facts.category_gains(goal.metric, goal.concurrency)
     found = gains or facts.category_gains("output_throughput", goal.concurrency)
     arms = [trial for trial in facts.detail_trials() if trial in found][:CATEGORY_ARMS]
-    categories = sorted({category for trial in arms for category in found[trial]}, reverse=True)
+    categories = sorted({category for trial in arms for category in found[trial]})
     if len(categories) < 2:
         return None
-    labels = {row["trial"]: row["label"] for row in facts.ranking}
-    figure = figure_of(130 + 20 * len(categories) * len(arms), xaxis=gain_axis(), barmode="group", bargap=0.3)
-    figure.update_yaxes(type="category", ticks="")
-    for place, trial in reversed(list(enumerate(arms))):
+    prefix, names = detail_names(facts)
+    height = max(HEIGHT, 110 + 20 * len(categories) * len(arms))
+    figure = figure_of(height, xaxis=gain_axis(), barmode="group", bargap=0.3)
+    figure.update_yaxes(type="category", ticks="", autorange="reversed")  # the first arm and category on top
+    for place, trial in enumerate(arms):
         rows = [(category, found[trial][category].gain) for category in categories if category in found[trial]]
         known = [(category, gain) for category, gain in rows if gain is not None]
         figure.add_bar(
@@ -147,11 +157,10 @@ def by_category(facts: Facts) -> Plot | None:
                 "color": GREY,
             },
             marker={"color": colour(place)},
-            name=text(f"{trial}: {labels[trial]}"),
+            name=text(f"{trial}: {names[trial]}"),
             hovertemplate="%{y}: %{x:+.1%}<extra>%{fullData.name}</extra>",
         )
-    figure.update_layout(legend={"traceorder": "reversed"})
-    how = f"At concurrency {goal.concurrency}, with 95 % intervals: which prompts gain and which lose."
+    how = f"At concurrency {goal.concurrency}, with 95 % intervals: which prompts gain and which lose.{prefix}"
     return Plot("category", "Gain by prompt category", how, figure)
 
 
@@ -160,7 +169,7 @@ def acceptance(facts: Facts) -> Plot | None:
     rows = [row for row in facts.ranking if row["gain"] is not None and row["accept_length"] is not None]
     if not rows:
         return None
-    figure = figure_of(380, xaxis={"title": {"text": "accept length (tokens per verify step)"}}, yaxis=gain_axis())
+    figure = figure_of(HEIGHT, xaxis={"title": {"text": "accept length (tokens per verify step)"}}, yaxis=gain_axis())
     figure.add_scatter(
         x=[row["accept_length"] for row in rows],
         y=[row["gain"]["estimate"] for row in rows],

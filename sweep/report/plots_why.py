@@ -10,9 +10,11 @@ from typing import Any
 from sweep.model import Role, Verdict
 from sweep.report.drawing import BLUE, GREY, ORANGE, Z95, Plot, colour, figure_of, gain_axis, metric_axis, text
 from sweep.report.facts import Facts
+from sweep.report.plots_gain import HEIGHT, detail_names
 from sweep.sentences import percent
 
 TICK = 16  # characters of a value under a small plot
+KNOWN_DRIFT = 0.2  # half of a 95 % interval an hour, as a fraction; a study of minutes says less than this
 
 
 def depth(facts: Facts) -> Plot | None:
@@ -21,9 +23,9 @@ def depth(facts: Facts) -> Plot | None:
     arms = [trial for trial in facts.detail_trials() if sum(found.get(trial, ()))]
     if not arms:
         return None
-    labels = {row["trial"]: row["label"] for row in facts.ranking}
+    prefix, names = detail_names(facts)
     figure = figure_of(
-        360,
+        HEIGHT,
         xaxis={"title": {"text": "drafts accepted in a verify step"}, "dtick": 1},
         yaxis={"title": {"text": "share of verify steps"}, "tickformat": ".0%", "rangemode": "tozero"},
         barmode="group",
@@ -34,10 +36,10 @@ def depth(facts: Facts) -> Plot | None:
             x=list(range(len(found[trial]))),
             y=[count / total for count in found[trial]],
             marker={"color": colour(place)},
-            name=text(f"{trial}: {labels[trial]}"),
+            name=text(f"{trial}: {names[trial]}"),
             hovertemplate="%{x} accepted: %{y:.1%}<extra>%{fullData.name}</extra>",
         )
-    how = "A tall bar at 0 means wasted drafts; a tall last bar means that a deeper draft may pay."
+    how = f"A tall bar at 0 means wasted drafts; a tall last bar means that a deeper draft may pay.{prefix}"
     return Plot("depth", "Accepted drafts by depth", how, figure)
 
 
@@ -51,8 +53,12 @@ def step_time(facts: Facts) -> Plot | None:
     labels = {row["trial"]: row["label"] for row in facts.ranking}
     names = [f"trial {arm['trial']}" for arm in arms]
     whole = [text(labels[arm["trial"]]) for arm in arms]
+    room = 1.4 * max(arm["step_ms"] for arm in arms)  # at the right, for what stands beside the bars
     figure = figure_of(
-        150 + 40 * len(arms), xaxis={"title": {"text": "milliseconds per verify step"}}, barmode="stack", bargap=0.35
+        max(HEIGHT, 100 + 40 * len(arms)),
+        xaxis={"title": {"text": "milliseconds per verify step"}, "range": [0, room]},
+        barmode="stack",
+        bargap=0.35,
     )
     figure.update_yaxes(type="category", ticks="")
     figure.add_bar(
@@ -70,16 +76,15 @@ def step_time(facts: Facts) -> Plot | None:
         orientation="h",
         marker={"color": ORANGE},
         name="drafting and verifying on top",
-        text=[f"{arm['accept_length']:.2f} tokens for {arm['step_cost']:.2f} steps" for arm in arms],
-        textposition="auto",
-        insidetextfont={"color": "#1b1f24"},
+        text=[f"{arm['accept_length']:.2f} ÷ {arm['step_cost']:.2f}" for arm in arms],
+        textposition="outside",
         constraintext="none",
         customdata=whole,
         hovertemplate="%{customdata}<br>on top %{x:.2f} ms<extra></extra>",
     )
     how = (
         f"At concurrency {level}, prefill included. Speculation pays where a step emits more tokens than it costs "
-        "plain steps (1 + gain = accept length ÷ step cost)."
+        "plain steps. Beside each bar: accept length ÷ step cost, which is 1 + gain."
     )
     return Plot("step", "Step time", how, figure)
 
@@ -131,14 +136,14 @@ def over_time(facts: Facts) -> Plot | None:
     slopes = [
         f"{d['host']} {percent(d['per_hour'])} ± {100 * Z95 * d['per_hour_se']:.1f} an hour"
         for d in drift
-        if d["per_hour_se"] * Z95 < 1
+        if d["per_hour_se"] * Z95 < KNOWN_DRIFT
     ]
     how = "A baseline that moves is taken out of every gain."
     if slopes:
         how += f" Drift: {', '.join(slopes)}."
     elif drift:
         how += " The study was too short to give a drift per hour."
-    return Plot("drift", "Baseline over time", how, figure)
+    return Plot("drift", "Baseline over time", how, figure, wide=True)
 
 
 def _utc(at: float) -> str:
@@ -156,13 +161,14 @@ def effects(facts: Facts) -> list[Plot]:
         for name, value in settings.items():
             if value is not None:
                 order[name].add(value)
-                axes[name][str(value)].append((trial.number, trial.config.label(), gains[trial.number]["estimate"]))
+                point = (trial.number, trial.config.label(), gains[trial.number]["estimate"])
+                axes[name][_written(value)].append(point)
     out: list[Plot] = []
     for number, (name, groups) in enumerate(axes.items()):
         if len(groups) < 2:
             continue
-        values = [str(value) for value in sorted(order[name], key=lambda v: (isinstance(v, str), v))]
-        figure = figure_of(260, yaxis=gain_axis(), showlegend=False)
+        values = [_written(value) for value in sorted(order[name], key=lambda v: (isinstance(v, str), v))]
+        figure = figure_of(240, yaxis=gain_axis())
         figure.update_layout(margin={"l": 56, "r": 8, "t": 8, "b": 40})
         figure.update_yaxes(title=None)
         figure.update_xaxes(type="category", categoryorder="array", categoryarray=[text(v, TICK) for v in values])
@@ -181,8 +187,13 @@ def effects(facts: Facts) -> list[Plot]:
             marker={"symbol": "line-ew-open", "size": 22, "color": ORANGE, "line": {"width": 3}},
             hovertemplate="median %{y:+.1%}<extra></extra>",
         )
-        out.append(Plot(f"effect-{number}", name, "", figure, small=True))
+        out.append(Plot(f"effect-{number}", name, "", figure))
     return out
+
+
+def _written(value: object) -> str:
+    """A value as the YAML writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _median(values: Sequence[float]) -> float:

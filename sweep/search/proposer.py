@@ -38,7 +38,8 @@ class Proposer:
 
     ``sampler``: a name of :data:`SAMPLERS`, None for the default. ``budget``: the trials the study may run; a space no
     larger is enumerated in its order. ``tolerance``: with the cost model, stop when the expected regret (a fraction) is
-    no larger; None never stops early. Raises UsageError for an unknown sampler.
+    no larger; None never stops early. ``prior``: rows of earlier studies that teach the cost model and are nothing
+    else, neither settled nor the best. Raises UsageError for an unknown sampler.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Proposer:
         known_good: Sequence[ArmConfig] = (),
         budget: int | None = None,
         tolerance: float | None = 0.01,
+        prior: Sequence[Told] = (),
     ) -> None:
         self.space = space
         self.objectives = tuple(objectives)
@@ -59,6 +61,7 @@ class Proposer:
         self.known_good = tuple(dict.fromkeys(known_good))
         self.budget = budget
         self.tolerance = tolerance
+        self.prior = tuple(prior)
         self._last: tuple[list[Told], CostModel] | None = None
         if self.sampler not in SAMPLERS:
             raise UsageError(f"unknown sampler {sampler!r}; one of {', '.join(SAMPLERS)}")
@@ -95,7 +98,7 @@ class Proposer:
         if self.sampler != "model" or self.tolerance is None or self.enumerates or known.open(self.known_good):
             return False
         allowed = known.open(self.space.candidates)
-        if seeds.pick(history, allowed) or sum(t.complete for t in history) < LEAST_MEASURED:
+        if seeds.pick([*self.prior, *history], allowed) or sum(t.complete for t in history) < LEAST_MEASURED:
             return False
         regret = self._regret(history, allowed)
         return regret is not None and regret.decided(self.tolerance)
@@ -103,8 +106,12 @@ class Proposer:
     def remaining_regret(self, history: Sequence[Told]) -> float | None:
         """Fraction by which the best configuration is expected to beat the best measured one, for the objective where
         that is most; None before anything was measured."""
-        regret = self._regret(history, Known(history).open(self.space.candidates))
+        regret = self.regret(history)
         return None if regret is None else regret.expected
+
+    def regret(self, history: Sequence[Told]) -> Regret | None:
+        """As :meth:`remaining_regret`, with the doubt and the launches it may take until decided."""
+        return self._regret(history, Known(history).open(self.space.candidates))
 
     def recommend(self, history: Sequence[Told]) -> list[ArmConfig]:
         """Per objective, the measured configuration to confirm: the best by the cost model, which shares strength
@@ -131,7 +138,8 @@ class Proposer:
         ``accept_length``: as if every configuration had this one, which leaves the step time as the only unknown."""
         from sweep.search.model.fit import CostModel
 
-        model = CostModel([*self.space.candidates, *configs], self.objectives, history, (concurrency,))
+        rows = [*self.prior, *history]
+        model = CostModel([*self.space.candidates, *configs], self.objectives, rows, (concurrency,))
         outlook = model.throughput(concurrency)
         mean, var = outlook.mean, outlook.var
         if accept_length is not None:
@@ -154,7 +162,7 @@ class Proposer:
     def _model(self, history: Sequence[Told]) -> CostModel:
         from sweep.search.model.fit import CostModel
 
-        rows = list(history)
+        rows = [*self.prior, *history]
         if self._last is None or self._last[0] != rows:
             self._last = (rows, CostModel(self.space.candidates, self.objectives, rows))
         return self._last[1]
@@ -170,7 +178,7 @@ class Proposer:
     def _by_model(self, history: Sequence[Told], allowed: list[ArmConfig], rng: np.random.Generator) -> Proposal | None:
         from sweep.search.model import acquisition
 
-        if seed := seeds.pick(history, allowed):
+        if seed := seeds.pick([*self.prior, *history], allowed):
             return Proposal(seed[0], Origin.SEED, seed[1])
         if self.decided(history):
             return None

@@ -14,9 +14,11 @@ from e2e_helpers import User
 from inline import Study, foreign_gpu_process, gpu_state, space
 from sshd import Sshd, free_port
 
+from launchers import path_capacity
 from launchers.hosts.local import LocalSettings, LocalTransport
 from launchers.locks import Owner, start_time, this_holder
 from launchers.servers import HostServers
+from sweep.bench import health
 from sweep.errors import BusyError, HostError
 from sweep.model import Verdict
 from sweep.seams import HostTools
@@ -122,6 +124,26 @@ def test_each_unusable_host_says_why_and_the_others_go_on(
         assert f"  {name}: " in str(raised.value)
         assert words in str(raised.value)
     assert alone.status()["state"] == "stopped"
+
+
+@pytest.mark.ssh
+def test_a_path_that_cannot_carry_the_load_sets_its_host_aside_at_once(
+    tmp_path: Path, sshd_factory: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same path for every attempt: one baseline shows it, and the study goes on elsewhere."""
+    narrow = sshd_factory("narrow")
+    monkeypatch.setenv("SWEEP_SSH_CONFIG", str(one_config(tmp_path, [narrow])))
+    monkeypatch.setattr(path_capacity, "measure", lambda *_: 1.0)
+    monkeypatch.setattr(health, "LAG_P99_LIMIT_S", 60.0)  # whether this machine is busy is no question here
+    base = tmp_path / "bases"
+    study = Study(tmp_path, space([ssh_host("narrow", base), local_host(base)]))
+    assert study.run() == "finished"
+    hosts = {host["name"]: host for host in study.status()["hosts"]}
+    assert hosts["narrow"]["state"] == "set_aside"
+    assert "the path to the server was the limit: it carries 1 chunks/s" in hosts["narrow"]["note"]
+    launches = [launch for launch in study.store.launches(study.row.id) if launch.host == "narrow"]
+    assert [(launch.verdict, launch.reason) for launch in launches] == [(Verdict.MEASUREMENT_INVALID, "path_limit")]
+    assert {trial.host for trial in study.trials().values()} == {"here"}
 
 
 @pytest.fixture

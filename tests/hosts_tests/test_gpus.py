@@ -200,6 +200,22 @@ class TestTelemetry:
         assert (found.sm_clock_mhz, found.temperature_c, found.power_w) == (None, 60, None)
         assert found.throttle_reasons == ("sw_power_cap",)
 
+    def test_a_program_that_only_activate_finds(self, make_servers: Make, smi: Path, tmp_path: Path) -> None:
+        """It is run by its path: entering the environment once a second would disturb what is measured."""
+        (smi / "telemetry").write_text("GPU-aa, 1980, 60, 430.5, 0x1\n")
+        entered = tmp_path / "entered"
+        activate = f"export PATH={smi}:$PATH; echo x >> {entered}"
+        servers = make_servers(
+            LocalTransport(LocalSettings("here")), tools=HostTools(gpu_query=("nvidia-smi",)), activate=activate
+        )
+        servers.prepare()
+        before = entered.read_text()
+        sampler = servers.telemetry((0,), interval_s=0.05)
+        sampler.start()
+        wait_for(lambda: (smi / "calls").read_text().count("clocks.sm") > 1)
+        assert [found.sm_clock_mhz for found in sampler.stop()] == [1980]
+        assert entered.read_text() == before
+
     def test_nothing_is_asked_without_gpus(self, servers: HostServers, smi: Path) -> None:
         before = (smi / "calls").read_text()
         sampler = servers.telemetry((), interval_s=0.01)

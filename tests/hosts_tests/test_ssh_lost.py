@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hosts_helpers import Make, launch, log_until, ours, wait_for
 
+from launchers.hosts import ssh
+from launchers.path_watch import PathWatch, why_disturbed
 from sweep.errors import HostError
 
 pytestmark = pytest.mark.ssh
@@ -118,6 +120,39 @@ class TestLostConnections:
                     assert client.recv(100) == b""
                 assert time.monotonic() - begun < 3
 
+    def test_a_server_that_falls_silent(self, sshd: Any, dial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its kernel takes everything and nobody answers, as behind a jump host that lives: no wait is without end."""
+        monkeypatch.setattr(ssh, "OPERATION_S", 1.0)
+        transport = dial("gpu-a")
+        real = transport._session
+
+        def then_silent(connection: Any, deadline: float) -> Any:
+            channel = real(connection, deadline)
+            sshd.freeze()
+            return channel
+
+        monkeypatch.setattr(transport, "_session", then_silent)
+        try:
+            begun = time.monotonic()
+            with pytest.raises(HostError, match="the connection broke while `true` ran"):
+                transport.run(["true"])
+            assert 0.9 < time.monotonic() - begun < 8
+        finally:
+            sshd.freeze(False)
+
+    def test_a_ping_ends_too(self, sshd: Any, dial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ssh, "OPERATION_S", 1.0)
+        transport = dial("gpu-a")
+        assert 0 < transport.ping_s() < 1.0
+        sshd.freeze()
+        try:
+            begun = time.monotonic()
+            with pytest.raises(HostError, match="no answer to a keepalive request"):
+                transport.ping_s()
+            assert 0.9 < time.monotonic() - begun < 8
+        finally:
+            sshd.freeze(False)
+
     def test_few_sessions(self, sshd_factory: Callable[..., Any], dial: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """MaxSessions 3: more commands than that at once wait for each other."""
         server = sshd_factory("gpu-a", ("MaxSessions 3",))
@@ -140,3 +175,46 @@ class TestLostConnections:
         transport = dial("gpu-a")
         with pytest.raises(HostError, match="the server has no SFTP"):
             transport.read("/etc/hostname")
+
+
+class TestPathWatch:
+    """An outage that TCP survives leaves a block that looks as if the server had been slow."""
+
+    def test_an_outage_is_seen(self, sshd: Any, dial: Any) -> None:
+        watch = PathWatch(dial("gpu-a").ping_s, 0.05)
+        watch.start()
+        time.sleep(0.3)
+        sshd.freeze()
+        time.sleep(1.5)
+        sshd.freeze(False)
+        time.sleep(0.5)
+        still = watch.stop()
+        assert 1.2 < still < 5.0
+        assert "the path to the host stood still" in (why_disturbed(still, 10.0) or "")
+
+    def test_an_outage_that_is_not_over_is_seen(self) -> None:
+        answered = threading.Event()
+        watch = PathWatch(lambda: 0.0 if answered.wait(5.0) else 0.0)
+        watch.start()
+        time.sleep(0.9)
+        still = watch.stop()
+        answered.set()
+        # Nothing came back: there is no faster answer to compare with, and no block ends well on such a path.
+        assert still == 0.0
+
+    def test_a_slow_path_is_no_outage(self) -> None:
+        """Every round trip takes as long: that is delay, which both arms pay alike."""
+        watch = PathWatch(lambda: time.sleep(0.6) or 0.6, 0.01)
+        watch.start()
+        time.sleep(2.0)
+        assert watch.stop() == 0.0
+
+    def test_a_good_path(self, sshd: Any, dial: Any) -> None:
+        watch = PathWatch(dial("gpu-a").ping_s, 0.05)
+        watch.start()
+        time.sleep(0.6)
+        assert why_disturbed(watch.stop(), 10.0) is None
+
+    def test_little_of_a_long_block_is_let_pass(self) -> None:
+        assert why_disturbed(0.6, 61.0) is None
+        assert why_disturbed(0.6, 59.0) is not None

@@ -109,19 +109,39 @@ class TestPlaces:
             " ProxyJump one,two:99\n HostKeyAlias name\n UserKnownHostsFile /x/known /y/known\n ConnectTimeout 3\n"
         )
         monkeypatch.setenv("SWEEP_SSH_CONFIG", str(config))
+        monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
         for client in (True, False):
             if not client:
                 monkeypatch.setattr(ssh_config.shutil, "which", lambda name: None)
             found = resolve("gpu")
             assert (found.hostname, found.port, found.user) == ("192.0.2.9", 2022, "ann")
             assert found.keys == tuple(keys)
-            assert found.use_agent
+            assert found.agent == "/run/agent"
             assert found.jumps == ("one", "two:99")
             assert found.known_name == "name"
             assert found.known_hosts[:2] == (Path("/x/known"), Path("/y/known"))
             assert found.connect_timeout_s == 3
             explicit = resolve("gpu", user="bob", port=22, key=str(keys[0]))
-            assert (explicit.user, explicit.port, explicit.use_agent) == ("bob", 22, False)
+            assert (explicit.user, explicit.port, explicit.agent) == ("bob", 22, None)
+
+
+    @pytest.mark.parametrize(
+        ("words", "agent"),
+        [
+            ("IdentityAgent none", None),
+            ("IdentityAgent /x/%h.sock", "/x/gpu.sock"),
+            ("IdentityAgent $OTHER", "/other"),
+            ("IdentityAgent SSH_AUTH_SOCK", "/run/agent"),
+            ("IdentitiesOnly yes", None),
+        ],
+    )
+    def test_which_agent(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, agent: str | None) -> None:
+        config = tmp_path / "config"
+        config.write_text(f"Host gpu\n {words}\n")
+        monkeypatch.setenv("SWEEP_SSH_CONFIG", str(config))
+        monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+        monkeypatch.setenv("OTHER", "/other")
+        assert resolve("gpu").agent == agent
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "tcsh"])

@@ -63,6 +63,17 @@ class TestBeingLetIn:
                 time.sleep(0.02)
             subprocess.run(["ssh-add", "-q", str(sshd.client_key)], check=True)
             assert dial("gpu-a").run(["true"]).exit_code == 0
+            # The same agent by the configuration alone, and one that is not there.
+            monkeypatch.delenv("SSH_AUTH_SOCK")
+            own = tmp_path / "own_config"
+            own.write_text(f"IdentityAgent {socket}\n{config.read_text()}")
+            monkeypatch.setenv("SWEEP_SSH_CONFIG", str(own))
+            assert dial("gpu-a").run(["true"]).exit_code == 0
+            own.write_text(f"IdentityAgent {tmp_path}/none\n{config.read_text()}")
+            with pytest.raises(HostError, match=r"not let in; tried no key at all; no agent answers at .*/none"):
+                dial("gpu-a")
+            monkeypatch.setenv("SWEEP_SSH_CONFIG", str(config))
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
             # Six strangers in the agent: an explicit key is tried alone, before the server hangs up.
             subprocess.run(["ssh-add", "-q", "-D"], check=True)
             for number in range(7):
@@ -127,7 +138,11 @@ class TestHostKeys:
         assert verdict(f"[127.0.0.*]:* {kind} {key} a comment\n") == "known"
         assert "not known" in verdict(f"!{name},* {kind} {key}\n")
         assert "not known" in verdict(f"127.0.0.1 {kind} {key}\n")
-        assert "not known" in verdict(f"@cert-authority {name} {kind} {key}\n")
+        by_certificate = verdict(f"@cert-authority *,!x {kind} {key}\n")
+        assert "not known" in by_certificate
+        assert f"{file}, line 1 would know it by a certificate (@cert-authority)" in by_certificate
+        assert "certificate" not in verdict(f"@cert-authority example.com {kind} {key}\n")
+        assert verdict(f"@cert-authority * {kind} {key}\n{name} {kind} {key}\n") == "known"
         assert "@revoked" in verdict(f"{name} {kind} {key}\n@revoked * {kind} {key}\n")
         file.write_text(f"{name} {kind} {key}\n")
         subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)

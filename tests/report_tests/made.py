@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from storage.records import StudyRow, StudyState
 from storage.store import Store
@@ -107,6 +108,7 @@ def make(
         measured.append(_launch(store, study, arm, number, len(measured), faster))
         store.finish_trial(study.id, number, effective=Effective(arm, {"tp_size": 2}, version="0.5.23"))
         measured.append(_launch(store, study, ArmConfig(), None, len(measured)))
+        store.add_event(study.id, None, "outputs", _outputs(number, differs=arm == STRANGE))
     store.add_trial(study.id, ArmConfig("EAGLE3", "other", 1, 4, 8), origin="sampler")
     store.finish_trial(study.id, len(arms), DIED)
     store.add_trial(study.id, ArmConfig("EAGLE3", "other", 1, 1, 2), origin="sampler")
@@ -122,6 +124,23 @@ def make(
             store.update_trial_values(study.id, number, values=figures, stderr=errors, constraints={}, flags={})
     store.set_state(study.id, StudyState.FINISHED)
     return store.study_by_id(study.id)
+
+
+def _outputs(trial: int, *, differs: bool) -> dict[str, Any]:
+    """What the same-output check stores of a trial, as `sweep.outputs` makes it."""
+    return {
+        "trial": trial,
+        "prompts": 8,
+        "same": 1,
+        "near_ties": 4 if differs else 7,
+        "largest_near_tie_nat": 0.31,
+        "differences": 3 if differs else 0,
+        "unclear": 0,
+        "share": 3 / 8 if differs else 0.0,
+        "baseline_share": 0.0,
+        "differs": differs,
+        "example": f"prompt p1, token 7: {EVIL}" if differs else None,
+    }
 
 
 DIED = Diagnosis(

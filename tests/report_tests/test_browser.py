@@ -102,8 +102,8 @@ class TestReport:
     def test_nothing_from_outside_ran(self, opened: Driver) -> None:
         assert opened.execute_script("return window.hacked === undefined")
         assert EVIL in opened.execute_script("return document.getElementById('arms-table').textContent")
-        drawn = opened.execute_script("return document.getElementById('concurrency').textContent")
-        assert "<script>" in drawn  # the drafter's name stands in the legend as text
+        legends = opened.execute_script("return [...document.querySelectorAll('.key')].map(k => k.textContent).join()")
+        assert "<script>" in legends  # the drafter's name stands in the legend as text
         assert opened.execute_script("return document.querySelectorAll('.plot script').length") == 0
 
     def test_its_policy_forbids_connections(self, opened: Driver) -> None:
@@ -122,6 +122,16 @@ class TestReport:
         opened.execute_script("document.querySelectorAll('#arms-table th button')[5].click()")
         assert [float(value) for value in _column(opened, 5) if value] == rising[::-1]
         assert _column(opened, 5)[-1] == ""  # what has no figure stands last either way
+
+    def test_a_key_hides_and_shows_its_trace(self, opened: Driver) -> None:
+        key = "document.querySelector('.key[data-plot=concurrency]')"
+        shown = "return document.querySelectorAll('#concurrency .trace').length"
+        before = opened.execute_script(shown)
+        opened.execute_script(f"{key}.click()")
+        _until(lambda: opened.execute_script(shown) == before - 1)
+        assert opened.execute_script(f"return {key}.getAttribute('aria-pressed')") == "false"
+        opened.execute_script(f"{key}.click()")
+        _until(lambda: opened.execute_script(shown) == before)
 
     def test_filters(self, opened: Driver) -> None:
         opened.execute_script(

@@ -13,11 +13,11 @@ import pytest
 from storage.records import StudyRow
 from storage.store import Store
 from sweep.model import Role, Stage
-from sweep.report.drawing import script_json, text
+from sweep.report.drawing import Key, Plot, figure_of, script_json, short_names, text
 from sweep.report.facts import collect
 from sweep.report.markdown import escape
 from sweep.report.markdown import render as markdown
-from sweep.report.page import duration
+from sweep.report.page import duration, laid_out
 from sweep.report.page import render as html
 from tests.report_tests.made import EVIL, LONG, make
 
@@ -88,6 +88,19 @@ class TestPage:
         assert "smallest gain found with one launch" in words
         assert "2 x NVIDIA H200 140 GiB, driver 580" in words
         assert "abcdefabcdef (search@1, search@32, search@8)" in words
+
+    def test_says_whose_output_differs(self, parsed: Parsed) -> None:
+        words = " ".join(" ".join(parsed.text).split())
+        said = words[words.index("widest near-tie") : words.index("What did not run, and what may not win")]
+        assert said.count("as the baseline") == 3
+        assert said.count("output differs") == 1
+        assert f"prompt p1, token 7: {EVIL}" in said
+
+    def test_no_output_check_is_said_too(self, tmp_path: Path) -> None:
+        with Store.open(f"sqlite:///{tmp_path / 'none.db'}") as other:
+            found = html(collect(other, make(other, arms=())))
+        assert "Not compared: that takes greedy answers" in found
+        assert "output differs" not in found
 
     def test_command_of_the_winner_keeps_secrets_out(self, parsed: Parsed) -> None:
         words = "".join(parsed.text)
@@ -172,6 +185,40 @@ class TestCommand:
 
 
 class TestParts:
+    def test_legend_has_the_named_traces_with_their_own_marks(self) -> None:
+        figure = figure_of()
+        figure.add_scatter(x=[1], y=[1], mode="markers", marker={"color": "#111", "symbol": "star"}, name="&lt;b&gt;")
+        figure.add_bar(x=[1], y=[1], marker={"color": "#222"})
+        figure.add_bar(x=[1], y=[1], marker={"color": "#333"}, name="bar")
+        figure.add_scatter(x=[1], y=[1], mode="lines", line={"color": "#444"}, name="line")
+        assert Plot("k", "t", "h", figure).legend() == [
+            Key("<b>", "★", "#111", 0),
+            Key("bar", "■", "#333", 2),
+            Key("line", "╌", "#444", 3),
+        ]
+
+    @pytest.mark.parametrize(
+        ("labels", "shared", "rest"),
+        [
+            (["EAGLE3 head 3/1/4", "EAGLE3 head 3/4/8, no graphs"], "EAGLE3 head", ["3/1/4", "3/4/8, no graphs"]),
+            (["EAGLE3 a 3/1/4", "EAGLE3 b 3/1/4"], "EAGLE3", ["a 3/1/4", "b 3/1/4"]),
+            (["EAGLE3 a 3/1/4", "NGRAM 8"], "", ["EAGLE3 a 3/1/4", "NGRAM 8"]),
+            (["NGRAM", "NGRAM"], "", ["NGRAM", "NGRAM"]),
+            (["EAGLE3 a 3/1/4"], "", ["EAGLE3 a 3/1/4"]),
+            ([], "", []),
+        ],
+    )
+    def test_words_that_all_arms_share_are_said_once(self, labels: list[str], shared: str, rest: list[str]) -> None:
+        assert short_names(dict(enumerate(labels))) == (shared, dict(enumerate(rest)))
+
+    @pytest.mark.parametrize(
+        ("wide", "expected"),
+        [([1, 0, 0, 0, 1], [1, 0, 0, 1, 1]), ([1, 0, 0, 1], [1, 0, 0, 1]), ([0], [1]), ([0, 0, 0], [0, 0, 1])],
+    )
+    def test_no_plot_stands_beside_nothing(self, wide: list[int], expected: list[int]) -> None:
+        plots = [Plot(str(n), "", "", figure_of(), wide=bool(w)) for n, w in enumerate(wide)]
+        assert [plot.wide for plot in laid_out(plots)] == [bool(w) for w in expected]
+
     def test_gpu_hours_are_split_by_purpose(self, store: Store, study: StudyRow) -> None:
         hours = collect(store, study).gpu_hours()
         assert hours["total"] == pytest.approx(hours["search"] + hours["references"])

@@ -6,8 +6,7 @@
   };
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const PRINT_WIDTH = { wide: 660, half: 320 };
-  const PRINT_HEIGHT = 290;
-  const PRINT_TOP = 64; // room for the legend, for which plotly makes room only a moment later
+  const PRINT_HEIGHT = 205;
 
   const paint = (layout, name) => {
     const theme = THEMES[name];
@@ -26,7 +25,7 @@
   const draw = () => {
     for (const holder of document.querySelectorAll(".plot")) {
       const spec = JSON.parse(document.getElementById(`spec-${holder.id}`).textContent);
-      spec.layout.font = { family: "inherit", size: 13 };
+      spec.layout.font = { family: getComputedStyle(document.body).fontFamily, size: 12 };
       const config = { responsive: true, displaylogo: false, displayModeBar: false };
       Plotly.newPlot(holder, spec.data, spec.layout, config).then(() => {
         Plotly.relayout(holder, paint(holder.layout, dark.matches ? "dark" : "light"));
@@ -42,13 +41,20 @@
     const width = holder.closest(".small") ? PRINT_WIDTH.half : PRINT_WIDTH.wide;
     holder.dataset.height = holder.layout.height;
     const height = Math.min(holder.layout.height, PRINT_HEIGHT);
-    Plotly.relayout(holder, { ...paint(holder.layout, "light"), width, height, autosize: false,
-      "margin.t": PRINT_TOP });
+    Plotly.relayout(holder, { ...paint(holder.layout, "light"), width, height, autosize: false });
   }));
   window.addEventListener("afterprint", () => plots.forEach((holder) => {
-    const screen = { width: null, height: Number(holder.dataset.height), autosize: true, "margin.t": 12 };
+    const screen = { width: null, height: Number(holder.dataset.height), autosize: true };
     Plotly.relayout(holder, { ...paint(holder.layout, dark.matches ? "dark" : "light"), ...screen });
   }));
+
+  for (const key of document.querySelectorAll(".key")) {
+    key.addEventListener("click", () => {
+      const shown = key.getAttribute("aria-pressed") !== "true";
+      key.setAttribute("aria-pressed", String(shown));
+      Plotly.restyle(key.dataset.plot, { visible: shown }, [Number(key.dataset.trace)]);
+    });
+  }
 
   const copied = async (text) => {
     try {

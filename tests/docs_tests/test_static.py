@@ -1,0 +1,141 @@
+"""Links, commands and YAML of the documentation, without running anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweep.config import StudySpec, find, load_text
+from sweep.errors import ConfigError
+from tests.docs_tests.pages import (
+    LANGUAGES,
+    PAGES,
+    ROOT,
+    Fence,
+    broken_links,
+    commands_in,
+    fences,
+    lines_of,
+    missing_files,
+    named_in_prose,
+    wrong,
+)
+
+ids = [str(page.relative_to(ROOT)) for page in PAGES]
+every_page = pytest.mark.parametrize("page", PAGES, ids=ids)
+
+
+def space(fence: Fence) -> StudySpec:
+    """A YAML of the documentation as a study: parts are laid over the shipped smoke space."""
+    given = yaml.safe_load(fence.text)
+    base = {} if {"name", "model", "space"} <= set(given) else yaml.safe_load(find("smoke").read_text(encoding="utf-8"))
+    return load_text(yaml.safe_dump(_over(base, given)), source=str(fence), folder=fence.page.parent)
+
+
+def _over(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _over(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in given.items()
+    }
+    return {**base, **both}
+
+
+@every_page
+def test_links(page: Path) -> None:
+    assert broken_links(page) == []
+    assert missing_files(page) == []
+
+
+@every_page
+def test_commands(page: Path) -> None:
+    bad = [
+        f"{fence}: {' '.join(words)}: {fault}"
+        for fence in fences(page)
+        if fence.language in ("console", "sh")
+        for line in lines_of(_commands_only(fence))
+        for words in commands_in(line)
+        if (fault := wrong(words)) is not None
+    ]
+    for span in named_in_prose(page):
+        bad += [f"`{span}`: {fault}" for words in commands_in(span) if (fault := wrong(words, whole=False)) is not None]
+    assert bad == []
+
+
+def _commands_only(fence: Fence) -> str:
+    if fence.language == "sh":
+        return fence.text
+    return "\n".join(line for line in fence.text.splitlines() if line.startswith("$ "))
+
+
+@every_page
+def test_every_fence_says_what_it_is(page: Path) -> None:
+    assert [str(fence) for fence in fences(page) if fence.language not in LANGUAGES] == []
+
+
+@every_page
+def test_yaml_and_json_are_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(page.parent)
+    for fence in fences(page):
+        if fence.language == "yaml":
+            assert space(fence).name
+        elif fence.language == "json":
+            json.loads(fence.text)
+
+
+class TestTheChecksThemselves:
+    """Each check finds what it is there to find."""
+
+    @pytest.mark.parametrize(
+        ("link", "fault"),
+        [
+            ("other.md", None),
+            ("other.md#a-heading--two", None),
+            ("#here", None),
+            ("gone.md", "no such file"),
+            ("other.md#gone", "no such heading"),
+            ("#gone", "no such heading"),
+        ],
+    )
+    def test_links(self, tmp_path: Path, link: str, fault: str | None) -> None:
+        (tmp_path / "other.md").write_text("# A `heading`: & two\n")
+        page = tmp_path / "page.md"
+        page.write_text(f"# Here\n[x]({link})\n```\n[not a link](gone.md)\n```\n")
+        found = broken_links(page)
+        assert (found == []) if fault is None else (len(found) == 1 and fault in found[0])
+
+    @pytest.mark.parametrize(
+        ("line", "fault"),
+        [
+            ("sweep start my.yaml --simulate --trials 3", None),
+            ("SWEEP_DB=x sweep best --where 'topk<=4' && sweep ls --json", None),
+            ("sweep start --simulat my.yaml", "No such option"),
+            ("sweep strat", "no command"),
+            ("sweep db trimm", "no command"),
+            ("sweep export smoke", "Missing option"),
+            ("sweep best | sweep show", "Missing argument"),
+            ("sweep show two", "not a valid integer"),
+            ("make demo test", None),
+            ("make nothing", "no target"),
+            ("python benchmarks/truth.py --fast", None),
+            ("python benchmarks/truth.py --faster", "has no --faster"),
+            ("python benchmarks/gone.py", "there is no"),
+            ("ssh host", None),
+        ],
+    )
+    def test_commands(self, line: str, fault: str | None) -> None:
+        found = [said for words in commands_in(line) if (said := wrong(words)) is not None]
+        assert (found == []) if fault is None else (len(found) == 1 and fault in found[0]), found
+
+    def test_files(self, tmp_path: Path) -> None:
+        page = tmp_path / "page.md"
+        page.write_text("`sweep/pool.py`, `sweep/no_pool.py`, `sweep best`\n")
+        assert missing_files(page) == ["sweep/no_pool.py"]
+
+    def test_yaml(self, tmp_path: Path) -> None:
+        assert space(Fence(tmp_path / "p.md", 1, "yaml", "workload: {max_tokens: 3}")).workload.max_tokens == 3
+        with pytest.raises(ConfigError, match="max_tokens"):
+            space(Fence(tmp_path / "p.md", 1, "yaml", "workload: {max_token: 3}"))
