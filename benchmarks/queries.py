@@ -26,10 +26,10 @@ from sqlalchemy import Connection, Table
 
 from storage import codec, schema
 from storage.base import insert_many
-from storage.records import GainRow
 from storage.store import Store
 from sweep.model import (
     ArmConfig,
+    ArmGain,
     Basis,
     BlockResult,
     ClientHealth,
@@ -159,7 +159,7 @@ def _block(concurrency: int, count: int, at: float, factor: float, rng: random.R
     return BlockResult(Stage.SEARCH, concurrency, 0, "0" * 12, at, elapsed, tuple(records), client)
 
 
-def _gains(factors: list[float]) -> Iterator[GainRow]:
+def _gains(factors: list[float]) -> Iterator[ArmGain]:
     for number, factor in enumerate(factors):
         for metric in ("output_throughput", "ttft_p50"):
             for concurrency in (1, 8):
@@ -169,7 +169,7 @@ def _gains(factors: list[float]) -> Iterator[GainRow]:
                         gain = Gain(factor - 1, low, high, Basis.BRACKETED, Stage.SEARCH)
                         word = Comparison.FASTER if low > 0 else Comparison.SLOWER if high < 0 else Comparison.TIE
                         value = 90 * factor if metric == "output_throughput" else 40 / factor
-                        yield GainRow(
+                        yield ArmGain(
                             number,
                             metric,
                             concurrency,

@@ -66,12 +66,12 @@ def holder_alive(holder: Holder) -> bool:
     return holder.boot_id == _boot_id() and start_time(holder.pid) == holder.start_time
 
 
-def known_dead(holder: Holder, successor: Holder) -> bool:
-    """True where we can see that the holder is gone, or is ``successor`` itself: its lease may be taken at once.
+def known_dead(holder: Holder) -> bool:
+    """True where we can see that the holder is gone: its lease may be taken at once.
 
     Only a holder on this very machine can be seen; for one elsewhere the lease has to run out.
     """
-    return holder.machine_id == _machine_id() and (holder == successor or not holder_alive(holder))
+    return holder.machine_id == _machine_id() and not holder_alive(holder)
 
 
 def start_time(pid: int) -> int | None:

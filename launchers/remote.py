@@ -24,14 +24,22 @@ _RUN = "import os, sys; os.umask(0o77); sys.path.insert(0, sys.argv[1]); from {}
 
 
 class Remote:
-    """The supervisor's commands on one host. ``base`` is known after :meth:`install`."""
+    """The supervisor's commands on one host, or on a ``slot`` of it. ``base`` is known after :meth:`install`."""
 
-    def __init__(self, transport: Transport, python: str, base_dir: str, activate: str | None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        python: str,
+        base_dir: str,
+        activate: str | None,
+        slot: tuple[int, ...] | None = None,
+    ) -> None:
         self.python = python
         self.base = ""
         self._transport = transport
         self._base_dir = base_dir
         self._activate = activate
+        self._slot = slot
         self._module = ""
 
     def entered(self, argv: Sequence[str]) -> list[str]:
@@ -62,6 +70,8 @@ class Remote:
         folder = home + self._base_dir[1:] if self._base_dir.startswith("~") else self._base_dir
         # One home folder may serve many hosts over NFS: each has a lock and launches of its own.
         self.base = f"{folder}/{re.sub(r'[^A-Za-z0-9._-]', '-', hostname)}"
+        if self._slot is not None:
+            self.base += f"/slots/{'-'.join(map(str, self._slot))}"  # the supervisor reads the GPUs from the name
         return float(clock) - (ended - rtt_s / 2)  # the clock is read last, its answer then takes half a round trip
 
     def filled(self, argv: Sequence[str]) -> list[str]:

@@ -27,6 +27,9 @@ from sweep.errors import BusyError, HostError
 from sweep.model import GpuProcess, HostFacts, LaunchSpec, StopReport
 from sweep.seams import HostTools, Transport
 
+# Of a host with a slot for each GPU, and then some: a dead holder may be replaced between the look and the taking.
+MAX_TAKEOVERS = 20
+
 __all__ = ["Found", "HostServers", "ModelFiles", "Owner", "RunningServer", "ServerState"]
 
 
@@ -37,7 +40,8 @@ class HostServers:
     change something) when another controller holds the host. ``base_dir``: where our files go on the host, below a
     folder named after the host; ``~/.specsweep`` where None. ``python`` runs the supervisor and stands for
     ``@PYTHON@``; ``activate`` is a shell command (bash) run before python and before every server. With ``container``
-    servers run in containers, and the engine is the image's.
+    servers run in containers, and the engine is the image's. ``slot``: the GPUs of a part of the host that is owned
+    for itself, beside other such parts.
     """
 
     def __init__(
@@ -51,13 +55,14 @@ class HostServers:
         lease_s: float = 60.0,
         activate: str | None = None,
         container: ContainerSettings | None = None,
+        slot: tuple[int, ...] | None = None,
     ) -> None:
         self._transport = transport
         self._container = container
         self._tools = tools
         self._owner = owner
         self._lease_s = lease_s
-        self._remote = Remote(transport, python or "python3", base_dir or "~/.specsweep", activate)
+        self._remote = Remote(transport, python or "python3", base_dir or "~/.specsweep", activate, slot)
         self._epoch: int | None = None
         self._lock = threading.Lock()
         self._running: dict[str, RunningServer] = {}
@@ -104,8 +109,8 @@ class HostServers:
         out; else BusyError names it. What earlier owners left running lives on until :meth:`reconcile`.
         """
         facts = self.inspect(version_command)
-        request: dict[str, Any] = {"owner": self._owner.as_dict(), "lease_s": self._lease_s}
-        for _ in range(3):  # a dead holder may be replaced by someone else between the look and the taking
+        request: dict[str, Any] = {"owner": self._owner.as_dict(), "lease_s": self._lease_s, "takeover": []}
+        for _ in range(MAX_TAKEOVERS):
             reply = self._remote.ask("acquire", request)
             if reply["ok"]:
                 self._epoch = reply["epoch"]
@@ -113,9 +118,10 @@ class HostServers:
             if reply["kind"] != "busy":
                 raise HostError(f"{self._transport.name}: {reply['message']}")
             holder = Owner.from_dict(reply["holder"])
-            if not known_dead(holder.controller, self._owner.controller):
+            ourselves = reply["same_place"] and holder.controller == self._owner.controller  # an owner that was lost
+            if not ourselves and not known_dead(holder.controller):
                 break
-            request["takeover"] = reply["token"]
+            request["takeover"].append(reply["token"])
         raise BusyError(
             f"{self._transport.name}: the host is held by {holder}. `sweep stop {holder.study}` ends that study; a "
             f"lease that is not renewed runs out in {reply['lease_left_s']:.0f} s"

@@ -8,15 +8,17 @@ each time) with one JSON object on stdin and one JSON object on stdout,
 ``{"ok": true, ...}`` or ``{"ok": false, "kind": ..., "message": ...}``. Commands may be repeated without harm.
 Files below BASE (mode 0700, files 0600)::
 
-    lock                    flock taken for the moment in which lease or launches change
+    lock                    flock taken for the moment in which a lease or launches change, also those of slots
     lease.json              who owns this host: owner, epoch, token, lease_s, last renewal on this host's own clock
     runs/STUDY.LAUNCH.EPOCH one folder per launch: state.json (replaced atomically), stop.json (a request to stop),
                             server.log, server.log.1, ... (pieces of SEGMENT bytes: byte N of the log is in piece
                             N // SEGMENT), supervisor.log, and the files the launch asked for until the server ends
+    slots/0-1/              a slot, GPUs 0 and 1 of the host: a BASE of its own, with a lease and launches
 
 Ownership. An epoch grows with every change of owner; a request with an epoch other than the lease's is refused, so a
 controller that was replaced can touch nothing. The lease is measured with CLOCK_BOOTTIME: wall clock jumps do not
-matter, and a lease from before a reboot is over.
+matter, and a lease from before a reboot is over. Whoever holds the host holds all of its GPUs, whoever holds a slot
+those of its name: two owners whose GPUs might be the same exclude each other.
 
 Processes. The supervisor is a session of its own and a child subreaper: whatever the server forks, however often it
 changes session or loses its parent, stays below it in the process tree. The server leads its own session and process
@@ -31,7 +33,7 @@ container carries the marker as a label. Whatever ends the launch, containers wi
 from __future__ import annotations
 
 # Paths stay strings here (pathlib has no words for descriptors), and the newer idioms of typing need Python 3.9.
-# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH111, PTH112, PTH116, PTH118, PTH119, PTH123, PTH208
+# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH111, PTH112, PTH113, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
 # ruff: noqa: UP006, UP031, UP035, UP045
 import binascii
 import contextlib
@@ -122,11 +124,42 @@ def write_json(path: str, value: State) -> None:
     write_file(path, json.dumps(value).encode("utf-8"))
 
 
+def host_base(base: str) -> str:
+    """The BASE of the whole host: of a slot the one it lies in, else ``base`` itself."""
+    above, name = os.path.split(os.path.dirname(base))
+    return above if name == "slots" else base
+
+
+def slot_gpus(base: str) -> Optional[set[str]]:
+    """The GPUs of a slot, by its name; None for the whole host."""
+    return None if host_base(base) == base else set(os.path.basename(base).split("-"))
+
+
+def with_slots(base: str) -> list[str]:
+    """``base`` and, where it is the whole host, every slot below it."""
+    top = os.path.join(base, "slots")
+    try:
+        return [base] + [os.path.join(top, name) for name in sorted(os.listdir(top))]
+    except OSError:
+        return [base]
+
+
+def rivals(base: str) -> list[str]:
+    """Other places of this host whose GPUs might be the same."""
+    mine = slot_gpus(base)
+    found = []
+    for place in with_slots(host_base(base)):
+        theirs = slot_gpus(place)
+        if place != base and (mine is None or theirs is None or mine & theirs):
+            found.append(place)
+    return found
+
+
 @contextlib.contextmanager
 def locked(base: str) -> Iterator[int]:
-    """Hold BASE/lock. Nothing that waits for a server may happen inside."""
+    """Hold the host's lock. Nothing that waits for a server may happen inside."""
     os.makedirs(base, mode=0o700, exist_ok=True)
-    descriptor = os.open(os.path.join(base, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(os.path.join(host_base(base), "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
@@ -158,12 +191,20 @@ def check_epoch(base: str, request: State) -> State:
 
 
 def cmd_acquire(base: str, request: State) -> State:
-    """Become the owner. ``takeover`` names the token of a holder that the caller has seen to be dead."""
+    """Become the owner. ``takeover`` holds the tokens of holders that the caller has seen to be dead."""
     with locked(base):
+        others = rivals(base)
+        for place in [base, *others]:
+            lease = read_json(lease_path(place))
+            left = lease_left(lease)
+            if lease is not None and left > 0 and lease["token"] not in request["takeover"]:
+                more = {"holder": lease["owner"], "token": lease["token"], "lease_left_s": left}
+                raise Refused("busy", "held", same_place=place == base, **more)
+        for place in others:
+            lease = read_json(lease_path(place))
+            if lease_left(lease) > 0:
+                write_json(lease_path(place), dict(lease or {}, released=True))
         lease = read_json(lease_path(base))
-        left = lease_left(lease)
-        if lease is not None and left > 0 and lease["token"] != request.get("takeover"):
-            raise Refused("busy", "held", holder=lease["owner"], token=lease["token"], lease_left_s=left)
         epoch = max(lease["epoch"] + 1 if lease else 1, request["owner"].get("epoch", 1))
         token = binascii.hexlify(os.urandom(8)).decode()
         lease = {"owner": request["owner"], "epoch": epoch, "token": token, "lease_s": request["lease_s"]}
@@ -189,9 +230,13 @@ def cmd_release(base: str, request: State) -> State:
 
 
 def cmd_holder(base: str, request: State) -> State:
-    lease = read_json(lease_path(base))
-    left = lease_left(lease)
-    return {"holder": lease["owner"] if lease is not None and left > 0 else None, "lease_left_s": left}
+    """Who keeps others from becoming the owner; None where nobody does."""
+    for place in [base, *rivals(base)]:
+        lease = read_json(lease_path(place))
+        left = lease_left(lease)
+        if lease is not None and left > 0:
+            return {"holder": lease["owner"], "lease_left_s": left}
+    return {"holder": None, "lease_left_s": 0.0}
 
 
 # ------------------------------------------------------------------------------------------------ processes
@@ -682,7 +727,8 @@ def free_port(base: str) -> int:
     """A port nobody listens on and no other launch of ours has been promised."""
     import socket
 
-    promised = {state["port"] for _, state in runs(base) if not state["finished"]}
+    places = with_slots(host_base(base))
+    promised = {state["port"] for place in places for _, state in runs(place) if not state["finished"]}
     for _ in range(200):
         port = PORTS[0] + int.from_bytes(os.urandom(4), "big") % (PORTS[1] - PORTS[0])
         if port in promised:
@@ -854,12 +900,12 @@ def cmd_stop(base: str, request: State) -> State:
     return dict(reply, containers_left=state.get("containers_left") or [])
 
 
-def found(base: str) -> list[tuple[Optional[str], State, list[State]]]:
-    """What of ours is here: recorded launches with live processes, then marked processes without a record."""
+def found(bases: list[str]) -> list[tuple[Optional[str], State, list[State]]]:
+    """What of ours is there: recorded launches with live processes, then marked processes without a record."""
     procs = scan()
     entries: list[tuple[Optional[str], State, list[State]]] = []
     claimed: set[int] = set()
-    for folder, state in runs(base):
+    for folder, state in [run for base in bases for run in runs(base)]:
         alive = ours(state, procs)
         claimed.update(proc["pid"] for proc in alive)
         if alive or same(state["supervisor"]) or (not state["finished"] and containers(state)):
@@ -867,7 +913,7 @@ def found(base: str) -> list[tuple[Optional[str], State, list[State]]]:
     strays: dict[str, list[State]] = {}
     for pid, proc in procs.items():
         variables = environment(pid)
-        if pid not in claimed and variables.get(BASE_VARIABLE) == base and pid != os.getpid():
+        if pid not in claimed and variables.get(BASE_VARIABLE) in bases and pid != os.getpid():
             strays.setdefault(variables[MARKER], []).append(proc)
     for marker, members in sorted(strays.items()):
         study, launch, epoch = [*marker.split("/"), "?", "?"][:3]
@@ -897,14 +943,15 @@ def described(folder: Optional[str], state: State, alive: list[State]) -> State:
 
 
 def cmd_ps(base: str, request: State) -> State:
-    return {"found": [described(*entry) for entry in found(base)]}
+    return {"found": [described(*entry) for entry in found(with_slots(base))]}
 
 
 def cmd_end(base: str, request: State) -> State:
-    """End everything of ours but the launches in ``keep`` ([study, launch] pairs whose server is alive)."""
+    """End everything of ours on these GPUs but ``keep``: [study, launch] pairs whose server is alive."""
     with locked(base):
         check_epoch(base, request)
-        entries = found(base)
+        places = [base, *rivals(base)]
+        entries = found(places)
     keep = {tuple(pair) for pair in request["keep"]}
     kept, ended, recorded = [], [], []
     for folder, state, alive in entries:
@@ -916,7 +963,7 @@ def cmd_end(base: str, request: State) -> State:
         if folder:
             recorded.append((folder, state))
     here = {folder for folder, _, _ in entries}
-    for folder, state in runs(base):
+    for folder, state in [run for place in places for run in runs(place)]:
         if folder not in here and not state["finished"]:  # the host was rebooted, or all of it was killed
             recorded.append((folder, state))
     end_runs(recorded, request["grace_s"])
@@ -982,7 +1029,7 @@ def cmd_gpus(base: str, request: State) -> State:
     for option in request["options"]:
         status, out, err = query(request["gpu_query"] + [option, "--format=csv,noheader,nounits"])
         answers.append({"status": status, "out": out, "err": err.strip()[-500:]})
-    entries = found(base)
+    entries = found(with_slots(base))
     mine = {proc["pid"] for _, _, alive in entries for proc in alive}
     mine.update(pid for _, state, _ in entries for pid in container_pids(state))
     who = {}

@@ -17,13 +17,13 @@ from sqlalchemy.engine import Connection
 
 from storage import codec, schema
 from storage.figures import analysed, analysed_keys, levels, parse
-from storage.ranking import BASELINE, Candidate, analysis_summary, feasible, ranked, ranks
-from storage.records import GainRow, StudyRow, TrialRow
+from storage.ranking import BASELINE, Candidate, analysis_summary, feasible, ranked, ranks, ties
+from storage.records import StudyRow, TrialRow
 from storage.store import Store
 from storage.trials import trial_query
 from storage.where import Selection, facts_of
 from sweep.errors import UsageError
-from sweep.model import Comparison, Objective, Stage, Verdict
+from sweep.model import ArmGain, Comparison, GainKey, Objective, Stage, Tie, Verdict
 
 ENGINE_DEFAULT = "engine_default"
 PER = ("host", "category", "concurrency", "draft_model")
@@ -84,6 +84,7 @@ def best(
         "baseline": {"by_objective": found["baseline"]},
         "engine_default": {"by_objective": default},
         "lossy": lossy,
+        "forced_accept_length": study.forced_accept_length,
         "where": where,
         "within": within,
         "sentences": found["sentences"],
@@ -111,7 +112,7 @@ def _ranking(
     shown = candidates if limit is None else candidates[:limit]
     ids = [candidate.trial_id for candidate in shown]
     trials = _trials(connection, ids)
-    detail = _gains_of(connection, ids, asked.objective)
+    detail = _gains_of(connection, ids, asked.objective, ties(summary))
     measured = _measured(connection, ids, asked.objective.concurrency)
     return {
         "beats_baseline": any(c.comparison is Comparison.FASTER and c.group() == 0 for c in candidates),
@@ -160,7 +161,7 @@ def _groups(
 
 
 def _best_row(
-    trial: TrialRow, rank: int, gains: Sequence[GainRow], measured: Mapping[str, Any], asked: _Asked
+    trial: TrialRow, rank: int, gains: Sequence[ArmGain], measured: Mapping[str, Any], asked: _Asked
 ) -> dict[str, Any]:
     objective = asked.objective
     whole = {g.reference: g for g in gains if g.category == asked.category}
@@ -188,15 +189,22 @@ def _best_row(
         "break_even_accept_length": gain.break_even if gain is not None else None,
         "verdict": Verdict.COMPLETE.value,
         "comparison": (gain.comparison if gain is not None else Comparison.NOT_COMPARABLE).value,
+        "tie_because": _tie(gain),
         "comparison_with_engine_default": default.comparison.value if default is not None else None,
+        "tie_with_engine_default_because": _tie(default),
         "feasible": feasible(trial.constraints),
         "flags": list(trial.flags),
         "host": trial.host,
     }
 
 
-def _interval(gain: GainRow | None) -> dict[str, Any] | None:
+def _interval(gain: ArmGain | None) -> dict[str, Any] | None:
     return gain.gain.as_dict() if gain is not None and gain.gain is not None else None
+
+
+def _tie(gain: ArmGain | None) -> dict[str, Any] | None:
+    """None where the gain's own interval says what the word says."""
+    return gain.tie.as_dict() if gain is not None and gain.tie is not None else None
 
 
 # ---------------------------------------------------------------------------------------------- rows
@@ -207,7 +215,9 @@ def _trials(connection: Connection, trial_ids: Sequence[int]) -> dict[int, Trial
     return {row.id: codec.trial_in(row) for row in connection.execute(query)}
 
 
-def _gains_of(connection: Connection, trial_ids: Sequence[int], objective: Objective) -> dict[int, list[GainRow]]:
+def _gains_of(
+    connection: Connection, trial_ids: Sequence[int], objective: Objective, because: Mapping[GainKey, Tie]
+) -> dict[int, list[ArmGain]]:
     """Trial id -> its gains in one objective, every category and reference."""
     gains = schema.gains.c
     query = sa.select(schema.gains, schema.trials.c.number).join(schema.trials, schema.trials.c.id == gains.trial_id)
@@ -216,9 +226,9 @@ def _gains_of(connection: Connection, trial_ids: Sequence[int], objective: Objec
         gains.metric == objective.metric,
         gains.concurrency == objective.concurrency,
     )
-    out: defaultdict[int, list[GainRow]] = defaultdict(list)
+    out: defaultdict[int, list[ArmGain]] = defaultdict(list)
     for row in connection.execute(query.where(*where)):
-        out[row.trial_id].append(codec.gain_in(row))
+        out[row.trial_id].append(codec.gain_in(row, because))
     return out
 
 

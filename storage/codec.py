@@ -12,12 +12,10 @@ from sqlalchemy import Row
 from storage.records import (
     ArmRow,
     EventRow,
-    GainRow,
     HostRow,
     HostState,
     LaunchRow,
     LaunchState,
-    MeasuredGain,
     StudyRow,
     StudyState,
     TrialRow,
@@ -25,6 +23,7 @@ from storage.records import (
 )
 from sweep.model import (
     ArmConfig,
+    ArmGain,
     Basis,
     BlockResult,
     ClientHealth,
@@ -34,6 +33,7 @@ from sweep.model import (
     Difference,
     Effective,
     Gain,
+    GainKey,
     GpuTelemetry,
     Objective,
     Phase,
@@ -41,6 +41,7 @@ from sweep.model import (
     Retry,
     Role,
     Stage,
+    Tie,
     Verdict,
 )
 
@@ -179,6 +180,10 @@ def block_out(block: BlockResult, *, slo: Slo | None, num_draft_tokens: int | No
     }
 
 
+def client_in(value: Mapping[str, Any]) -> ClientHealth:
+    return ClientHealth(**{**value, "by_process": tuple(value.get("by_process", ()))})
+
+
 def block_in(row: Row[Any], requests: Sequence[RequestRecord]) -> BlockResult:
     """``requests`` as read with :func:`request_in`; empty where only what surrounds them is wanted."""
     return BlockResult(
@@ -189,7 +194,7 @@ def block_in(row: Row[Any], requests: Sequence[RequestRecord]) -> BlockResult:
         started_at=row.started_at,
         elapsed_s=row.elapsed_s,
         requests=tuple(requests),
-        client=ClientHealth(**row.client),
+        client=client_in(row.client),
         gpus=tuple(GpuTelemetry(**{**g, "throttle_reasons": tuple(g["throttle_reasons"])}) for g in row.gpus),
         log_flags=row.log_flags,
         invalid=row.invalid,
@@ -266,7 +271,7 @@ _GAIN_SAME = (
 )
 
 
-def gain_out(line: MeasuredGain) -> dict[str, Any]:
+def gain_out(line: ArmGain) -> dict[str, Any]:
     """Columns of ``gains`` without study and trial."""
     gain = line.gain
     return {
@@ -281,18 +286,19 @@ def gain_out(line: MeasuredGain) -> dict[str, Any]:
     }
 
 
-def gain_in(row: Row[Any]) -> GainRow:
-    """From a row of ``gains`` joined with the trial's ``number``."""
+def gain_in(row: Row[Any], ties: Mapping[GainKey, Tie]) -> ArmGain:
+    """From a row of ``gains`` joined with the trial's ``number``; ``ties`` of the same analysis."""
     gain = None
     if row.estimate is not None:
         gain = Gain(row.estimate, row.low, row.high, Basis(row.basis), Stage(row.stage))
     before = row.search_gain
     if before is not None:
         before = Gain(**{**before, "basis": Basis(before["basis"]), "stage": Stage(before["stage"])})
-    return GainRow(
+    return ArmGain(
         trial=row.number,
         comparison=Comparison(row.comparison),
         gain=gain,
         search_gain=before,
+        tie=ties.get((row.number, row.metric, row.concurrency, row.category, row.reference)),
         **{name: getattr(row, name) for name in _GAIN_SAME},
     )

@@ -10,10 +10,10 @@ from scipy import stats
 
 from storage import reading
 from storage.ranking import BASELINE
-from storage.records import GainRow, StudyRow, TrialRow
+from storage.records import StudyRow, TrialRow
 from storage.store import Store
 from sweep.errors import UsageError
-from sweep.model import ArmConfig, Objective, Role, Stage, Verdict
+from sweep.model import ArmConfig, ArmGain, Objective, Role, Stage, Verdict
 
 # What must be equal for figures of two studies to be of the same load.
 WORKLOAD = ("prompts", "categories", "per_category", "max_tokens", "temperature", "ignore_eos", "endpoint")
@@ -202,7 +202,7 @@ def _differences(before: StudyRow, after: StudyRow, first: _Side, second: _Side)
     return [{"what": what, "values": [a, b]} for what, a, b in pairs if a != b]
 
 
-def _whole(rows: Sequence[GainRow], objective: Objective) -> list[GainRow]:
+def _whole(rows: Sequence[ArmGain], objective: Objective) -> list[ArmGain]:
     """Gains over the baseline in one objective, all categories together."""
     wanted = (objective.metric, objective.concurrency, BASELINE, None)
     return [row for row in rows if (row.metric, row.concurrency, row.reference, row.category) == wanted]

@@ -37,6 +37,10 @@ def show(store: Store, study_id: int, number: int) -> dict[str, Any]:
     with store.database.read() as connection:
         query = sa.select(schema.gains).where(schema.gains.c.trial_id == trial.id).order_by(schema.gains.c.id)
         gains = [dict(row._mapping) for row in connection.execute(query)]
+    opened, outputs = (
+        [event.detail for event in store.events(study_id, kind=kind) if event.detail["trial"] == number]
+        for kind in ("outputs_open", "outputs")
+    )
     return {
         "study": study.name,
         "simulated": study.simulated,
@@ -58,7 +62,9 @@ def show(store: Store, study_id: int, number: int) -> dict[str, Any]:
         "values": trial.values,
         "stderr": trial.stderr,
         "constraints": trial.constraints,
-        "outputs": [e.detail for e in store.events(study_id, kind="outputs") if e.detail["trial"] == number],
+        "outputs": outputs,
+        # Launches whose texts leave the baseline's at places that no baseline server has been asked about.
+        "outputs_unasked": max(0, len(opened) - len(outputs)),  # an older version stored no open ones
         "gains": [{k: v for k, v in gain.items() if k not in {"id", "study_id", "trial_id"}} for gain in gains],
         "origin": trial.origin,
         "why": trial.why,

@@ -18,6 +18,7 @@ from storage.trials import Trials
 from sweep.model import (
     ArmConfig,
     BlockResult,
+    ClientHealth,
     Diagnosis,
     MeasuredLaunch,
     RequestRecord,
@@ -41,6 +42,20 @@ class Launches(Studies, Trials):
         with self.database.read() as connection:
             last = connection.scalar(query)
         return 0 if last is None else int(last) + 1
+
+    def last_client(self, study_id: int, host: str, concurrency: int) -> tuple[ClientHealth, str | None] | None:
+        """The client of the host's newest block at this concurrency, and why that block is invalid; None before any."""
+        blocks, launches = schema.blocks, schema.launches
+        query = (
+            sa.select(blocks.c.client, blocks.c.invalid)
+            .join(launches, launches.c.id == blocks.c.launch_id)
+            .where(launches.c.study_id == study_id, launches.c.host == host, blocks.c.concurrency == concurrency)
+            .order_by(blocks.c.id.desc())
+            .limit(1)
+        )
+        with self.database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else (codec.client_in(row.client), row.invalid)
 
     def begin_launch(
         self,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from storage import schema
-from sweep.model import ArmConfig, Comparison, Flag, Objective, Stage, Verdict
+from sweep.model import ArmConfig, Comparison, Flag, GainKey, Objective, Stage, Tie, Verdict
 
 BASELINE = "baseline"
 
@@ -128,6 +128,17 @@ def ranks(candidates: Sequence[Candidate]) -> list[int]:
 
 
 def analysis_summary(connection: Connection, study_id: int) -> Mapping[str, Any]:
-    """{baseline: {objective key: level}, ranking: {objective key: [[trial, rank]]}, sentences} of the last analysis."""
+    """{baseline: {objective key: level}, ranking: {objective key: [[trial, rank]]}, ties, sentences} of the last
+    analysis; an older version's has no ``ties``."""
     query = sa.select(schema.analyses.c.summary).where(schema.analyses.c.study_id == study_id)
-    return connection.scalar(query) or {"baseline": {}, "ranking": {}, "sentences": []}
+    return connection.scalar(query) or {"baseline": {}, "ranking": {}, "ties": [], "sentences": []}
+
+
+def ties(summary: Mapping[str, Any]) -> dict[GainKey, Tie]:
+    """Why gains whose intervals exclude 0 are ties, by what tells a gain from the study's others."""
+    return {
+        (t["trial"], t["metric"], t["concurrency"], t["category"], t["reference"]): Tie(
+            t["reason"], t["low"], t["high"], t["comparisons"]
+        )
+        for t in summary.get("ties", ())
+    }

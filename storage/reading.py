@@ -13,8 +13,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from storage import codec, schema
-from storage.records import GainRow, LaunchRow
+from storage.ranking import analysis_summary, ties
+from storage.records import LaunchRow
 from storage.store import Store
+from sweep.model import ArmGain
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class BlockFigures:
     figures: Mapping[str, float | None]
 
 
-def gains(store: Store, study_id: int, *, trial: int | None = None) -> list[GainRow]:
+def gains(store: Store, study_id: int, *, trial: int | None = None) -> list[ArmGain]:
     """Every gain of the study (of one trial number), in the order in which the analysis wrote them."""
     table = schema.gains
     query = (
@@ -52,7 +54,8 @@ def gains(store: Store, study_id: int, *, trial: int | None = None) -> list[Gain
     if trial is not None:
         query = query.where(schema.trials.c.number == trial)
     with store.database.read() as connection:
-        return [codec.gain_in(row) for row in connection.execute(query)]
+        because = ties(analysis_summary(connection, study_id))
+        return [codec.gain_in(row, because) for row in connection.execute(query)]
 
 
 def block_figures(store: Store, study_id: int) -> list[BlockFigures]:

@@ -8,11 +8,10 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from sweep.model import (
+    FORCED_ACCEPT_LENGTH,
     ArmConfig,
-    Comparison,
     Constraint,
     Effective,
-    Gain,
     Objective,
     Phase,
     Retry,
@@ -72,6 +71,15 @@ class StudyRow:
     heartbeat_at: float | None
     stop_requested: bool
     notes: tuple[Any, ...]
+
+    @property
+    def forced_accept_length(self) -> float | None:
+        """Tokens per verify step that the servers were told to pretend; None where the drafter decides."""
+        try:
+            length = float(((self.spec.get("server") or {}).get("env") or {}).get(FORCED_ACCEPT_LENGTH, 0))
+        except ValueError:
+            return None  # the server refuses what is no number
+        return length if length > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,75 +217,6 @@ class ReadyServer(StartedServer, Protocol):
     def effective(self) -> Effective | None: ...
     @property
     def server_info(self) -> Mapping[str, Any]: ...
-
-
-class MeasuredGain(Protocol):
-    """A line of the analysis as it is stored; :class:`GainRow` says what its parts mean."""
-
-    @property
-    def trial(self) -> int | None: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def concurrency(self) -> int: ...
-    @property
-    def category(self) -> str | None: ...
-    @property
-    def reference(self) -> str: ...
-    @property
-    def comparison(self) -> Comparison: ...
-    @property
-    def gain(self) -> Gain | None: ...
-    @property
-    def search_gain(self) -> Gain | None: ...
-    @property
-    def log_se(self) -> float | None: ...
-    @property
-    def df(self) -> float | None: ...
-    @property
-    def p_adjusted(self) -> float | None: ...
-    @property
-    def n_pairs(self) -> int: ...
-    @property
-    def n_launches(self) -> int: ...
-    @property
-    def value(self) -> float | None: ...
-    @property
-    def value_se(self) -> float | None: ...
-    @property
-    def accept_length(self) -> float | None: ...
-    @property
-    def break_even(self) -> float | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class GainRow:
-    """One arm's gain in one metric at one concurrency over one reference.
-
-    ``trial`` is the trial's number, None for the engine default; ``category`` None is over all; ``reference`` is
-    ``baseline`` or ``engine_default``. ``gain`` None where nothing may be said; it is the confirm stage's where there
-    is one, with ``search_gain`` kept beside it. ``log_se`` is the standard error of log(1 + gain) with ``df`` degrees
-    of freedom, ``p_adjusted`` its p corrected for many comparisons. ``value`` and ``value_se`` are in the metric's
-    unit, ``accept_length`` and ``break_even`` (where the arm would equal the reference) in tokens per step.
-    """
-
-    trial: int | None
-    metric: str
-    concurrency: int
-    category: str | None
-    reference: str
-    comparison: Comparison
-    gain: Gain | None = None
-    search_gain: Gain | None = None
-    log_se: float | None = None
-    df: float | None = None
-    p_adjusted: float | None = None
-    n_pairs: int = 0
-    n_launches: int = 0
-    value: float | None = None
-    value_se: float | None = None
-    accept_length: float | None = None
-    break_even: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

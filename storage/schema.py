@@ -214,7 +214,7 @@ blocks = Table(
     Column("output_tokens", Integer, nullable=False, doc="as the server counts them"),
     *(Column(name, Double) for name in BLOCK_FIGURES),
     Column("accept_histogram", Json, doc="entry j: verify steps that accepted j drafts"),
-    Column("client", Json, nullable=False, doc="lateness of the event loop, path capacity, round trip"),
+    Column("client", Json, nullable=False, doc="lateness of the event loop, processes, path capacity, round trip"),
     Column("gpus", Json, nullable=False, doc="clock, temperature, power, throttle reasons by GPU"),
     Column("log_flags", Json, nullable=False, doc="what the log said meanwhile: retractions, graphs off, ..."),
     Column("invalid", Text, doc="why it may not be used; null: it may"),

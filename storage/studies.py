@@ -12,9 +12,9 @@ from sqlalchemy.engine import Connection
 
 from storage import codec, schema
 from storage.base import Part, insert, insert_many, now, update
-from storage.records import EventRow, MeasuredGain, StudyRow, StudyState
+from storage.records import EventRow, StudyRow, StudyState
 from sweep.errors import StudyExistsError, StudyNotFoundError
-from sweep.model import Constraint, Objective
+from sweep.model import ArmGain, Constraint, Objective
 
 
 class Studies(Part):
@@ -171,13 +171,14 @@ class Studies(Part):
         with self.database.read() as connection:
             return [codec.event_in(row) for row in connection.execute(query)]
 
-    def replace_analysis(self, study_id: int, gains: Iterable[MeasuredGain], result: Mapping[str, Any]) -> None:
+    def replace_analysis(self, study_id: int, gains: Iterable[ArmGain], result: Mapping[str, Any]) -> None:
         """Gains and the study-wide result in one transaction; what was there before goes.
 
         Of ``result`` these keys are read by the queries, each optional:
 
         ``baseline``   {by_objective: {objective key: figure in the metric's unit}}, the reference level
         ``ranking``    {objective key: [{trial, rank, ...}]}, best first, equal ranks are ties
+        ``ties``       [{trial, metric, concurrency, category, reference, and the keys of a Tie}]
         ``sentences``  what the analysis says in words
         """
 
@@ -185,6 +186,7 @@ class Studies(Part):
         summary = {
             "baseline": result.get("baseline", {}).get("by_objective", {}),
             "ranking": {key: [(line["trial"], line["rank"]) for line in lines] for key, lines in ranking.items()},
+            "ties": list(result.get("ties", ())),
             "sentences": list(result.get("sentences", ())),
         }
 

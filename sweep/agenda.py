@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweep.model import BASELINE, ArmConfig, Role, Stage
+from sweep.model import BASELINE, ArmConfig, Basis, Role, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,22 @@ def confirm_jobs(top: Sequence[tuple[int, ArmConfig]], launches: int, pair: int)
     return order
 
 
-def launches_left(trials: int, baseline_every: int, confirm_top: int, confirm_launches: int, confirmed: int) -> int:
-    """A guess for the reader of a progress line: ``trials`` still to come, the baselines between and after them, and
-    the confirm stage of one host less the ``confirmed`` launches it has made."""
+def launches_left(
+    trials: int, mode: Basis, baseline_every: int, confirm_top: int, confirm_launches: int, confirmed: int
+) -> int:
+    """A guess for the reader of a progress line: ``trials`` still to come with the baselines they need, and the confirm
+    stage of one host less the ``confirmed`` launches it has made.
+
+    Alternated, a trial is two launches and the baseline that follows; beside each other, it and a baseline of its own;
+    bracketed, there are baselines between and after them.
+    """
+    search = {
+        Basis.ALTERNATE: 3 * trials,
+        Basis.RESIDENT: 2 * trials,
+        Basis.BRACKETED: trials + math.ceil(trials / baseline_every),
+    }
     confirm = (confirm_top + 1) * confirm_launches if confirm_top else 0
-    return trials + math.ceil(trials / baseline_every) + max(0, confirm - confirmed)
+    return search[mode] + max(0, confirm - confirmed)
 
 
 def engine_default_arm(

@@ -51,6 +51,8 @@ def host_states(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptS
             python=transport.python,
             activate=host.activate,
             base_dir=host.base_dir,
+            machine=host.machine,
+            slot=host.slot,
             container=host.container_settings,
             gpus=gpus,
             engine=spec.engine,

@@ -20,12 +20,25 @@ from sweep import __version__, diagnoses, planning, session
 from sweep.agenda import Job
 from sweep.bench.client import run_block
 from sweep.bench.http import Target
+from sweep.bench.parts import processes_for
 from sweep.bench.probe import probe, warm_up
 from sweep.books import Books
 from sweep.config import StudySpec
 from sweep.errors import HostError
 from sweep.launching import Launcher, LaunchPlan
-from sweep.model import ArmConfig, BlockSpec, Diagnosis, Drafter, Effective, Phase, Prompt, Role, Stage, StopReport
+from sweep.model import (
+    ArmConfig,
+    BlockResult,
+    BlockSpec,
+    Diagnosis,
+    Drafter,
+    Effective,
+    Phase,
+    Prompt,
+    Role,
+    Stage,
+    StopReport,
+)
 from sweep.registry import ENGINES, load
 from sweep.reports import BlockReport, LaunchReport, LaunchRequest, ProbeReport, Stopped
 from sweep.seams import Engine, Listener
@@ -69,6 +82,7 @@ class AttachedOwner:
         self._engine = engine
         self._servers = servers  # by arm key
         self._of_launch: dict[str, Attached] = {}
+        self._warm: dict[tuple[str, int], BlockResult] = {}
         self.cancelled = threading.Event()
 
     def launch(self, request: LaunchRequest) -> LaunchReport:
@@ -88,7 +102,8 @@ class AttachedOwner:
         return ProbeReport(result.accept_length, result.verify_steps, result.histogram, diagnosis)
 
     def warm_up(self, launch_id: str, spec: BlockSpec) -> Diagnosis | None:
-        warm_up(self._target(launch_id), spec, cancel=self.cancelled)
+        for block in warm_up(self._target(launch_id), spec, cancel=self.cancelled):
+            self._warm[launch_id, block.concurrency] = block
         return diagnoses.cancelled(Phase.WARMUP) if self.cancelled.is_set() else None
 
     def measure(self, launch_id: str, spec: BlockSpec) -> BlockReport:
@@ -100,7 +115,8 @@ class AttachedOwner:
             return BlockReport(None, diagnoses.infra(Phase.BENCHMARK, f"{server.url}: {error}"))
         finally:
             http.close()
-        block = run_block(self._target(launch_id), spec, cancel=self.cancelled)
+        processes = processes_for(spec, self._warm.get((launch_id, spec.concurrency)))
+        block = run_block(self._target(launch_id), spec, cancel=self.cancelled, processes=processes)
         if self.cancelled.is_set():
             return BlockReport(None, diagnoses.cancelled(Phase.BENCHMARK))
         if not any(request.ok for request in block.requests):

@@ -46,7 +46,7 @@ from sweep.search.view import Told
 from sweep.told import of_launches, told, violated
 
 # Flags that no analysis makes: they stay when it is made anew, the others follow it.
-_NOT_ANALYSED = {Flag.COERCED, Flag.OUTPUT_DIFFERS, Flag.SCREENED_OUT, Flag.FORCED_ACCEPT_LENGTH}
+_NOT_ANALYSED = {Flag.COERCED, Flag.OUTPUT_DIFFERS, Flag.SCREENED_OUT, Flag.FORCED_ACCEPT_LENGTH, Flag.NEIGHBOURS}
 
 CHOSEN = "confirm"  # the event that says which trials are confirmed
 BASELINE_ATTEMPTS = 3  # a crash may be chance, as on any arm; three in a row are not

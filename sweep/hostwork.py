@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -36,6 +36,15 @@ class HostState:
     aside: str | None = None  # why the host is not used any more
     launch: int | None = None  # the row of the launch under way
     phase: str | None = None  # the phase last written to that row
+    beside: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)  # launch -> slots busy as each block began
+
+    def neighbours(self, hosts: Iterable[HostState]) -> tuple[str, ...]:
+        """Other slots of the same machine that have a launch under way."""
+        return tuple(h.name for h in hosts if h is not self and h.machine == self.machine and h.launch is not None)
+
+    @property
+    def machine(self) -> str:
+        return self.settings.machine or self.name
 
 
 class Event(Protocol):
@@ -57,10 +66,12 @@ class HostWork:
     outputs: OutputCheck | None
     slo: Slo | None
     screening: bool
+    hosts: Mapping[str, HostState]
 
     async def launch(self, host: HostState, job: Job) -> LaunchOutcome:
         """One launch alone on the host's GPUs."""
         outcome = await self._launcher(host, job).run(job, self._request(host, job), self._plan(host, job))
+        outcome = _marked(host, outcome)
         self._compare_outputs(host, job, outcome)
         self._idle(host, outcome)
         return outcome
@@ -81,6 +92,8 @@ class HostWork:
         self._idle(host, out.baseline)
         if out.refused is not None:
             self._go_bracketed(host, out.refused)
+        if out.candidate is not None:
+            out = replace(out, candidate=_marked(host, out.candidate))
         return base, out
 
     async def check_neighbour(self, host: HostState) -> list[tuple[Job, LaunchOutcome]]:
@@ -108,6 +121,8 @@ class HostWork:
             if kind == "launch":
                 host.launch, host.phase = more["launch"], None
                 self.store.set_host_state(self.books.study_id, host.name, HostRowState.BUSY)
+            elif kind == "block":
+                host.beside.setdefault(more["launch"], []).append(host.neighbours(self.hosts.values()))
             self.event(kind, host=host.name, trial=job.trial, stage=job.stage, **more)
 
         async def call(method: str, *args: Any) -> Any:
@@ -136,14 +151,25 @@ class HostWork:
         self.event("pairing", host=host.name, mode="bracketed", why=why)
 
     def _compare_outputs(self, host: HostState, job: Job, outcome: LaunchOutcome) -> None:
-        """Same output: kept in memory until a baseline has answered, then stored as an event and a flag."""
+        """Same output: open until a baseline has answered, then an event and a flag; both are stored."""
         if self.outputs is None or outcome.diagnosis is not None:
             return
         blocks = outcome.measured.blocks
         if job.trial is not None:
-            self.outputs.candidate(host.name, job.trial, blocks)
+            if (waiting := self.outputs.candidate(host.name, job.trial, blocks)) is not None:
+                self.event("outputs_open", host=host.name, **waiting)
         elif job.role is Role.BASELINE:
             for found in self.outputs.answered(host.name, blocks, outcome.answers):
                 self.event("outputs", host=host.name, **found.detail)
                 if found.differs:
                     self.books.flag(found.trial, Flag.OUTPUT_DIFFERS, found.evidence)
+
+
+def _marked(host: HostState, outcome: LaunchOutcome) -> LaunchOutcome:
+    """With the flag that says beside whom it was measured, where it was not alone on its machine."""
+    blocks = host.beside.pop(outcome.measured.launch_id, [])
+    names = sorted({name for block in blocks for name in block})
+    if not names:
+        return outcome
+    words = f"{sum(map(bool, blocks))} of {len(blocks)} blocks began beside a server of ours on {', '.join(names)}"
+    return replace(outcome, flags={**outcome.flags, Flag.NEIGHBOURS: words})

@@ -15,12 +15,14 @@ from typing import Any
 from storage.store import Store
 from sweep.agenda import Job
 from sweep.analysis.validity import impossible
-from sweep.bench.health import LIMIT, PATH_LIMIT
+from sweep.bench.health import CLIENT_LIMIT, LIMIT, PATH_LIMIT
 from sweep.diagnoses import cancelled
 from sweep.metrics import Slo
 from sweep.model import (
+    FORCED_ACCEPT_LENGTH,
     BlockResult,
     BlockSpec,
+    ClientHealth,
     Diagnosis,
     Effective,
     Flag,
@@ -30,7 +32,6 @@ from sweep.model import (
     Retry,
     Verdict,
 )
-from sweep.pins import FORCED_ACCEPT_LENGTH
 from sweep.pool import HostLost
 from sweep.reports import (
     BlockReport,
@@ -246,8 +247,15 @@ class Launcher:
 
     async def block(self, live: Live, spec: BlockSpec) -> None:
         """Measure one block, twice where the first attempt was invalid for a cause that may pass; raises
-        :class:`Ended`."""
-        row = live.row
+        :class:`Ended`.
+
+        All arms of a host are measured at one level by the same number of client processes: where the number is not
+        stated, by as many as the level's last block had, and by twice as many after one in which the client was the
+        limit. The first block of a level, a baseline's, takes what its warm-up asks for.
+        """
+        row, stated = live.row, spec.client_processes is not None
+        if not stated:
+            spec = replace(spec, client_processes=self._client_processes(spec.concurrency))
         self.note("block", {"launch": row, "concurrency": spec.concurrency, "round": spec.round})
         for attempt in range(BLOCK_ATTEMPTS):
             report: BlockReport = _possible(await self.ask("measure", live.name, spec), live)
@@ -256,6 +264,8 @@ class Launcher:
                 if report.block.invalid is None and report.diagnosis is None:
                     live.blocks.append(report.block)
                     return
+                if not stated:
+                    spec = replace(spec, client_processes=_next_processes(report.block.client, report.block.invalid))
             if report.diagnosis is not None and (
                 report.diagnosis.reason != "path_lost" or attempt + 1 == BLOCK_ATTEMPTS
             ):
@@ -267,6 +277,10 @@ class Launcher:
         if LIMIT in invalid:
             live.flags[Flag.CLIENT_LIMITED] = invalid
         raise Ended(_invalid(invalid, spec.concurrency))
+
+    def _client_processes(self, concurrency: int) -> int | None:
+        last = self.store.last_client(self.study_id, self.host, concurrency)
+        return None if last is None else _next_processes(*last)
 
     async def ask(self, method: str, *args: Any) -> Any:
         """A call of the host's owner; raises :class:`Ended` where the host is lost."""
@@ -280,6 +294,10 @@ class Launcher:
                 host_lost=True,
             )  # fmt: skip
         return answer
+
+
+def _next_processes(client: ClientHealth, invalid: str | None) -> int:
+    return client.processes * (2 if CLIENT_LIMIT in (invalid or "") else 1)
 
 
 def _invalid(words: str, concurrency: int) -> Diagnosis:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launchers.redact import Redactor
 from launchers.servers import RunningServer
-from sweep.model import BlockSpec, Diagnosis, Effective
+from sweep.model import BlockResult, BlockSpec, Diagnosis, Effective
 from sweep.readiness import LogFollower
 from sweep.reports import LaunchReport, LaunchRequest, Stopped
 from sweep.server_http import ServerHttp
@@ -31,6 +31,7 @@ class LiveServer:
     log: LogFollower
     http: ServerHttp | None = None
     prepared: dict[str, PreparedPrompts] = field(default_factory=dict)
+    warm: dict[int, BlockResult] = field(default_factory=dict)  # the last warm-up by concurrency
 
     def tail(self) -> tuple[str, ...]:
         """The last lines of the log, secrets masked."""

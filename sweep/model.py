@@ -109,6 +109,10 @@ class Flag(StrEnum):
     THROTTLED = "throttled"
     SIMULATED = "simulated"
     FORCED_ACCEPT_LENGTH = "forced_accept_length"
+    NEIGHBOURS = "neighbours"  # other slots of the same host had a server while this one was measured
+
+
+FORCED_ACCEPT_LENGTH = "SGLANG_SIMULATE_ACC_LEN"  # environment that makes SGLang pretend an accept length
 
 
 class Phase(StrEnum):
@@ -414,6 +418,7 @@ class BlockSpec:
     request_rate: float | None = None  # requests/s, Poisson; None is the closed loop
     timeout_s: float = 600.0  # of one request
     stall_s: float | None = None  # no chunk on any stream for so long ends the block; None: only timeout_s does
+    client_processes: int | None = None  # None: as many as warm-up asks for
     chat_template_args: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -468,6 +473,8 @@ class ClientHealth:
 
     ``prompt_format`` says how prompts were put to the server: ``chat_template`` (token ids by the server's template),
     ``plain_text`` (role markers, the server has no tokenizer endpoint) or ``chat_endpoint``.
+    Where a block had several client ``processes``, lags and share are those of the worst, the round trip is their
+    median, and ``by_process`` holds each one's ``requests``, ``lag_p50_s``, ``lag_p99_s`` and ``cpu_share``.
     """
 
     lag_p50_s: float
@@ -477,6 +484,8 @@ class ClientHealth:
     rtt_s: float | None = None
     path_capacity_chunks_per_s: float | None = None
     prompt_format: str | None = None
+    processes: int = 1
+    by_process: tuple[Mapping[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,6 +553,66 @@ class Gain:
     def as_dict(self) -> dict[str, Any]:
         """The ``gain`` object of every ``--json`` output."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """Why a gain whose own 95 % interval excludes 0 is called a tie.
+
+    ``reason`` is ``correction``: ``low`` and ``high`` are the interval that decided, widened by Holm's correction
+    because ``comparisons`` arms (times stages) were judged together; or ``tie_band``: ``low`` and ``high`` are the band
+    of gains (fractions) that count as equal, whatever is shown.
+    """
+
+    reason: str
+    low: float
+    high: float
+    comparisons: int = 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The ``tie_because`` object of ``--json`` outputs."""
+        return asdict(self)
+
+
+GainKey = tuple[int | None, str, int, str | None, str]  # trial, metric, concurrency, category, reference
+
+
+@dataclass(frozen=True, slots=True)
+class ArmGain:
+    """One arm's gain in one metric at one concurrency over one reference: a line of the analysis, as it is stored.
+
+    ``trial`` is the trial's number, None for the engine default; ``category`` None is over all; ``reference`` is
+    ``baseline`` or ``engine_default``. ``gain`` None where nothing may be said; it is the confirm stage's where there
+    is one, with what the search had said kept in ``search_gain``. ``log_se`` is the standard error of log(1 + gain)
+    with ``df`` degrees of freedom, ``p_adjusted`` its two-sided p after Holm's correction. ``value`` is the
+    drift-corrected figure in the metric's unit with its standard error; ``accept_length`` and ``break_even`` (where the
+    arm would equal the reference) are tokens per step. ``tie``: why it is called a tie, where its interval says
+    otherwise.
+    """
+
+    trial: int | None
+    metric: str
+    concurrency: int
+    category: str | None
+    reference: str
+    comparison: Comparison
+    gain: Gain | None = None
+    search_gain: Gain | None = None
+    log_se: float | None = None
+    df: float | None = None
+    p_adjusted: float | None = None
+    n_pairs: int = 0
+    n_launches: int = 0
+    value: float | None = None
+    value_se: float | None = None
+    accept_length: float | None = None
+    break_even: float | None = None
+    tie: Tie | None = None
+
+    @property
+    def key(self) -> GainKey:
+        """What tells it from the study's other gains."""
+        return self.trial, self.metric, self.concurrency, self.category, self.reference
 
 
 @dataclass(frozen=True, slots=True)

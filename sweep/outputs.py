@@ -3,12 +3,14 @@
 Equal texts are no test. Greedy decoding with and without speculation runs different kernels and batch shapes, and
 where the two best logits are closer than bf16 resolves, either token may win; from there on the texts differ. So the
 first differing token is found for each prompt, and the next baseline server is asked for its own log-probabilities
-there: a near-tie, or a difference. Pure; one instance per run, kept in memory (token ids are not stored).
+there: a near-tie, or a difference. Pure; one instance per run. The texts are kept in memory alone; questions that wait
+for a baseline are stored as events (``outputs_open``) until one has answered (``outputs``), so that a run cut short
+asks them when it goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +89,25 @@ class Comparison:
                 self.example = self.example or _words(question, ours, theirs, len(logprobs))
         self.open = []
 
+    def as_event(self) -> dict[str, Any]:
+        """Detail of the event ``outputs_open``: per question the prompt, the tokens before the parting, and the two
+        tokens (the baseline's first)."""
+        return {
+            "trial": self.trial,
+            "prompts_hash": self.prompts_hash,
+            "prompts": self.prompts,
+            "same": self.same,
+            "unclear": self.unclear,
+            "questions": [[q.prompt_id, list(q.prefix), list(q.candidates)] for q in self.open],
+        }
+
+    @classmethod
+    def from_event(cls, detail: Mapping[str, Any]) -> Comparison:
+        """Inverse of :meth:`as_event`."""
+        out = cls(detail["trial"], detail["prompts_hash"], detail["prompts"], detail["same"], unclear=detail["unclear"])
+        out.open = [TokenQuestion(prompt, tuple(p), (c[0], c[1])) for prompt, p, c in detail["questions"]]
+        return out
+
     @property
     def share(self) -> float:
         return self.differences / self.prompts if self.prompts else 0.0
@@ -121,12 +142,34 @@ class OutputCheck:
         self._open: dict[str, list[Comparison]] = {}
         self._own_prompts = self._own_differences = 0  # baseline beside baseline
 
-    def candidate(self, host: str, trial: int, blocks: Sequence[BlockResult]) -> None:
-        """Take in a candidate's launch: compared with the newest baseline of the host on the same prompts."""
+    @classmethod
+    def resumed(cls, events: Iterable[tuple[str, str | None, Mapping[str, Any]]]) -> OutputCheck:
+        """From (kind, host, detail) of a study's events, in order: what waits to be asked, and what the baseline showed
+        of itself."""
+        out = cls()
+        for kind, host, detail in events:
+            waiting = out._open.setdefault(host or "", [])
+            if kind == "outputs_open":
+                waiting.append(Comparison.from_event(detail))
+            elif kind == "outputs":
+                for comparison in waiting:
+                    if comparison.trial == detail["trial"]:
+                        waiting.remove(comparison)
+                        break
+                out._own_prompts = detail.get("baseline_prompts", 0)  # absent: written by an older version
+                out._own_differences = round(detail["baseline_share"] * out._own_prompts)
+        return out
+
+    def candidate(self, host: str, trial: int, blocks: Sequence[BlockResult]) -> Mapping[str, Any] | None:
+        """Take in a candidate's launch: compared with the newest baseline of the host on the same prompts. What is to
+        be stored until a baseline has answered, None where there is nothing to compare."""
         key, found = texts(blocks)
         baseline = self._baseline.get((host, key))
-        if found and baseline:
-            self._open.setdefault(host, []).append(Comparison.of(trial, key, baseline, found))
+        if not found or not baseline:
+            return None
+        comparison = Comparison.of(trial, key, baseline, found)
+        self._open.setdefault(host, []).append(comparison)
+        return comparison.as_event()
 
     def questions(self, host: str, blocks: Sequence[BlockResult]) -> list[TokenQuestion]:
         """What a baseline server is to be asked after these blocks: about candidates before it and about itself."""
@@ -171,6 +214,7 @@ class OutputCheck:
             "unclear": found.unclear,
             "share": found.share,
             "baseline_share": own,
+            "baseline_prompts": self._own_prompts,
             "differs": differs,
             "example": found.example,
         }

@@ -68,6 +68,7 @@ class HostOwner:
             lease_s=settings.lease_s,
             activate=settings.activate,
             container=settings.container,
+            slot=settings.slot,
         )
         self._facts: HostFacts | None = None
         self._path_capacity: float | None = None
@@ -153,7 +154,7 @@ class HostOwner:
                 model=request.model,
                 drafters=request.drafters,
                 server_args=request.server_args,
-                env=request.env,
+                env=self._own_caches() | dict(request.env),
                 secret_env=request.secret_env,
                 version=facts.engine_version or "",
                 gpus=request.gpus,
@@ -236,6 +237,7 @@ class HostOwner:
         self._note(Phase.WARMUP, concurrency=spec.concurrency)
         losses = self._servers.path_losses
         for block in warm_up(server.target(), spec, cancel=self._cancel):
+            server.warm[block.concurrency] = block
             if block.stalled or not any(request.ok for request in block.requests):
                 return self._failed(server, Phase.WARMUP, liveness.first_error(block), block.stalled, losses)
         return None
@@ -243,6 +245,7 @@ class HostOwner:
     def measure(self, launch_id: str, spec: BlockSpec) -> BlockReport:
         """One block: cache flushed, requests, log flags and GPU telemetry of exactly this window."""
         from sweep.bench.client import run_block
+        from sweep.bench.parts import processes_for
 
         server = self._running[launch_id]
         self._note(Phase.BENCHMARK, concurrency=spec.concurrency, round=spec.round)
@@ -266,6 +269,7 @@ class HostOwner:
                 prepared=prepared,
                 path_capacity=self._path_capacity,
                 cancel=self._cancel,
+                processes=processes_for(spec, server.warm.get(spec.concurrency)),
             )
         finally:
             still_s = 0.0 if path is None else path.stop()
@@ -273,9 +277,7 @@ class HostOwner:
         with contextlib.suppress(HostError):  # a host out of reach is found below
             server.log.drain()
         disturbed = why_disturbed(still_s, block.elapsed_s)
-        block = replace(
-            block, gpus=gpus, log_flags=dict(server.log.state.flags), invalid=block.invalid or disturbed
-        )
+        block = replace(block, gpus=gpus, log_flags=dict(server.log.state.flags), invalid=block.invalid or disturbed)
         block = in_engine_time(block, self._engine.time_scale)
         if self._cancel.is_set():
             return BlockReport(None, diagnoses.cancelled(Phase.BENCHMARK))
@@ -338,6 +340,12 @@ class HostOwner:
 
     def _note(self, phase: Phase | None, **more: Any) -> None:
         self._progress = {"phase": phase, "since": time.time(), **more}
+
+    def _own_caches(self) -> dict[str, str]:
+        """Where a slot's servers keep compiled kernels: two that compile the same at once spoil each other's files."""
+        if self._settings.slot is None:
+            return {}
+        return {variable: f"@BASE@/cache/{folder}" for variable, folder in self._engine.caches.items()}
 
     def _require_facts(self) -> HostFacts:
         if self._facts is None:

@@ -6,8 +6,6 @@ from launchers.engines.pins import Pin, recommended_pins
 from sweep.config import StudySpec
 from sweep.model import FlagValue
 
-FORCED_ACCEPT_LENGTH = "SGLANG_SIMULATE_ACC_LEN"  # environment that makes SGLang pretend an accept length
-
 
 def added_pins(spec: StudySpec) -> tuple[Pin, ...]:
     """The pins we add, each with its reason. A flag that is an axis counts as pinned."""

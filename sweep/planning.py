@@ -69,6 +69,7 @@ def _block(spec: StudySpec, chosen: tuple[Prompt, ...], stage: Stage, level: int
         timeout_s=workload.timeout_s,
         stall_s=spec.measurement.stall_timeout_s,
         chat_template_args=workload.chat_template_args,
+        client_processes=None if workload.client_processes == "auto" else workload.client_processes,
     )
 
 

@@ -23,7 +23,11 @@ from sweep.readiness import Deadlines
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
-    """Everything an owner needs, as values that pickle. ``transport`` is the settings object of ``kind``."""
+    """Everything an owner needs, as values that pickle. ``transport`` is the settings object of ``kind``.
+
+    ``slot``: the GPUs of a part of the machine that is owned beside other parts, None for the whole; ``machine``: the
+    name in the YAML of what ``host`` is a slot of, else the same name.
+    """
 
     host: str
     kind: str
@@ -35,6 +39,8 @@ class OwnerSettings:
     engine: str
     engine_args: Mapping[str, Any]
     owner: Owner
+    machine: str = ""
+    slot: tuple[int, ...] | None = None
     container: ContainerSettings | None = None
     lease_s: float = 60.0
     deadlines: Deadlines = field(default_factory=Deadlines)

@@ -77,6 +77,7 @@ class Runner:
             self.outputs,
             self.slo,
             self.settings.screening,
+            self.hosts,
         )
 
     # ------------------------------------------------------------------ whole

@@ -107,6 +107,7 @@ class Engine(Protocol):
 
     name: str
     time_scale: float  # real seconds for one second of the engine's clock; 1 for a real engine
+    caches: Mapping[str, str]  # environment variable that moves a cache of compiled kernels -> a name for its folder
 
     def tools(self, gpus: int) -> HostTools: ...
 

@@ -19,6 +19,16 @@ def interval(gain: Mapping[str, Any]) -> str:
     return f"{percent(gain['estimate'])} ({100 * gain['low']:+.1f} .. {100 * gain['high']:+.1f})"
 
 
+def tie_because(tie: Mapping[str, Any]) -> str:
+    """Why a gain whose interval excludes 0 is a tie all the same; ``tie`` is the ``tie_because`` of a row of `best`."""
+    if tie["reason"] == "tie_band":
+        return f"because gains within {percent(tie['low'])} to {percent(tie['high'])} count as equal"
+    return (
+        f"because {tie['comparisons']} comparisons are made together: with Holm's correction for them the interval is "
+        f"{percent(tie['low'])} to {percent(tie['high'])}"
+    )
+
+
 def sentence(row: Mapping[str, Any]) -> str:
     """What may be said about one arm of `best`: faster, slower or a tie, by how much, how sure, and what would pay."""
     gain = row["gain"]
@@ -30,6 +40,8 @@ def sentence(row: Mapping[str, Any]) -> str:
             f"{row['label']} is a tie with no speculation: {percent(gain['estimate'])} "
             f"(95 %: {100 * gain['low']:+.1f} to {100 * gain['high']:+.1f})"
         )
+        if row["tie_because"] is not None:
+            text += f", {tie_because(row['tie_because'])}"
     else:
         text = (
             f"{row['label']} is {100 * abs(gain['estimate']):.1f} % {row['comparison']} than no speculation "
@@ -37,19 +49,33 @@ def sentence(row: Mapping[str, Any]) -> str:
         )
     if row["break_even_accept_length"] is not None and row["accept_length"] is not None:
         text += f", break-even accept length {row['break_even_accept_length']:.2f}, measured {row['accept_length']:.2f}"
+    if "above_accept_length" in row["flags"] and (row["break_even_accept_length"] or 1.0) < 1.0:
+        text += "; that is more than its accept length allows, so the baseline was measured too slow: do not believe it"
     stage = "" if gain["stage"] == "confirm" else " Not confirmed yet: one search measurement."
     return f"{text}.{stage}"
 
 
+def forced(answer: Mapping[str, Any]) -> list[str]:
+    """The line above everything else where the servers were made to pretend an accept length."""
+    length = answer["forced_accept_length"]
+    if length is None:
+        return []
+    return [
+        f"ACCEPT LENGTH FORCED to {length:.2f}: every gain below is what a drafter of that accept length would give "
+        "at these servers' step times; it is not a drafter's."
+    ]
+
+
 def headline(answer: Mapping[str, Any]) -> list[str]:
-    """The first lines of `best`: whether anything beats the baseline, then the first arm in words."""
-    rows = answer["best"]
+    """The first lines of `best`: what makes all of it hypothetical, whether anything beats the baseline, then the first
+    arm in words."""
+    rows, lines = answer["best"], forced(answer)
     if not rows and answer["where"] is not None:
-        return [f"No complete trial of study {answer['study']!r} meets {answer['where']!r}."]
+        return [*lines, f"No complete trial of study {answer['study']!r} meets {answer['where']!r}."]
     if not rows:
-        return [f"No trial of study {answer['study']!r} is complete yet: nothing to rank."]
+        return [*lines, f"No trial of study {answer['study']!r} is complete yet: nothing to rank."]
     among = "" if answer["where"] is None else " of these"
-    lines = [] if answer["beats_baseline"] else [f"Nothing{among} beats no speculation by {answer['objective']}."]
+    lines += [] if answer["beats_baseline"] else [f"Nothing{among} beats no speculation by {answer['objective']}."]
     lines.append(sentence(rows[0]))
     winners = [
         f"{name} {percent(gain['estimate'])}" for name, gain in rows[0]["by_category"].items() if gain["low"] > 0

@@ -92,7 +92,7 @@ def run(store: Store, study: StudyRow, spec: StudySpec, make_progress: MakeProgr
             request=requests_of(spec, secrets),
             renew_owner=lambda old: replace(old, owner=replace(old.owner, epoch=next_epoch(old.owner.epoch))),
             listener=progress,
-            outputs=OutputCheck() if outputs_comparable(spec) else None,
+            outputs=_outputs(store, study) if outputs_comparable(spec) else None,
             slo=slo(spec),
         )
         with progress:
@@ -174,6 +174,12 @@ def _take(store: Store, study: StudyRow) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- parts
+
+
+def _outputs(store: Store, study: StudyRow) -> OutputCheck:
+    """As the last run of this study left it."""
+    events = [event for kind in ("outputs_open", "outputs") for event in store.events(study.id, kind=kind)]
+    return OutputCheck.resumed((e.kind, e.host, e.detail) for e in sorted(events, key=lambda event: event.id))
 
 
 def _run_settings(spec: StudySpec) -> RunSettings:

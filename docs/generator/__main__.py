@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import database_page
+import verdict_page
 import yaml_page
 
 from sweep import metrics
@@ -106,6 +107,7 @@ def pages() -> dict[str, str]:
         "cli.md": command_page(),
         "metrics.md": metric_page(),
         "yaml.md": f"{NOTE}\n\n{yaml_page.page(cell)}",
+        "verdicts.md": f"{NOTE}\n\n{verdict_page.page(cell)}",
         "database.md": f"{NOTE}\n\n{database_page.page(cell)}",
         "database.svg": database_page.picture(),
     }
@@ -116,7 +118,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare only")
     parser.add_argument("folder", nargs="?", type=Path, default=DOCS / "reference")
     options: Any = parser.parse_args()
-    if silent := yaml_page.undocumented() + database_page.undocumented():
+    if silent := yaml_page.undocumented() + database_page.undocumented() + verdict_page.undocumented():
         sys.exit(f"these say nothing of themselves: {', '.join(silent)}")
     stale = 0
     for name, text in pages().items():

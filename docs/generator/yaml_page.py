@@ -20,8 +20,8 @@ checks one and says what it comes to. A wrong key, type or value is refused with
 Where a list is meant, a single value is a list of one. A number axis may hold null: that flag is left out.
 """
 _KINDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}
-# Set by options of the command and refused in a file.
-_NOT_IN_A_FILE = ("simulated_by_flag", "references_only")
+# Set by the program and refused in a file.
+_NOT_IN_A_FILE = ("simulated_by_flag", "references_only", "slot_of")
 
 
 def page(cell: Callable[[object], str]) -> str:

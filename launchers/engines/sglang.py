@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from launchers import diagnosis
@@ -49,6 +50,19 @@ class SglangEngine:
 
     name: str = "sglang"
     time_scale: float = 1.0
+    # What Triton, torch, TVM's FFI (SGLang's own kernels), FlashInfer, DeepGEMM, TileLang and the driver compile.
+    caches: Mapping[str, str] = MappingProxyType(
+        {
+            "TRITON_CACHE_DIR": "triton",
+            "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+            "TORCH_EXTENSIONS_DIR": "torch_extensions",
+            "TVM_FFI_CACHE_DIR": "tvm-ffi",
+            "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+            "SGLANG_DG_CACHE_DIR": "deep_gemm",
+            "TILELANG_CACHE_DIR": "tilelang",
+            "CUDA_CACHE_PATH": "cuda",
+        }
+    )
     speaks: ClassVar[tuple[str, ...]] = ("0.5.17", "0.5.23")
 
     def tools(self, gpus: int) -> HostTools:

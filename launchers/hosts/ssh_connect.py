@@ -192,13 +192,13 @@ class _Agent(AgentSSH):
         connection.settimeout(AGENT_S)
         try:
             connection.connect(path)
-            self._connect(connection)
+            self._connect(connection)  # type: ignore[attr-defined]  # left out of the stubs
         except BaseException:
             connection.close()
             raise
 
     def close(self) -> None:
-        self._close()
+        self._close()  # type: ignore[attr-defined]  # left out of the stubs
 
 
 def _offer(transport: paramiko.Transport, target: Resolved, key: paramiko.PKey, where: str) -> bool:

@@ -9,12 +9,12 @@ from sweep.analysis.types import (
     BASELINE_REFERENCE,
     ENGINE_DEFAULT_REFERENCE,
     AnalysisSettings,
-    ArmGain,
     Finding,
     Ranked,
     StudyAnalysis,
 )
 from sweep.analysis.words import comparison as comparison_words
+from sweep.model import ArmGain
 
 __all__ = [
     "BASELINE_REFERENCE",

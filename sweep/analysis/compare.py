@@ -2,7 +2,8 @@
 
 Against a reference: Holm's step-down correction (Holm 1979) over all trials of the same metric, concurrency, category
 and stage; where both stages have launches each gets half of alpha, so that "some arm is called faster or slower
-though none is" happens in at most alpha of studies per cell. Intervals that are printed are not corrected.
+though none is" happens in at most alpha of studies per cell. Intervals that are printed are not corrected; where one
+excludes 0 and the word is a tie all the same, the row carries the interval that decided (:class:`sweep.model.Tie`).
 
 Ranks: an arm ties with the leader unless it is below it by a one-sided test at alpha / 2. The leader is the best
 confirmed arm; its confirm launches are independent of the search that chose it, so the error "the truly best arm is
@@ -21,26 +22,26 @@ from scipy import stats
 
 from sweep.analysis.gains import CellGains
 from sweep.analysis.robust import Array
-from sweep.analysis.types import (
-    BASELINE_REFERENCE,
-    ENGINE_DEFAULT_REFERENCE,
-    AnalysisSettings,
-    ArmGain,
-    Ranked,
-)
+from sweep.analysis.types import BASELINE_REFERENCE, ENGINE_DEFAULT_REFERENCE, AnalysisSettings, Ranked
 from sweep.metrics import METRICS
-from sweep.model import ArmConfig, Comparison, Gain, Stage
+from sweep.model import ArmConfig, ArmGain, Comparison, Gain, Stage, Tie
 
 Interval = tuple[Array, Array, Array]  # estimate, variance, df per subject
 
 
 def holm(p: Array) -> Array:
-    """Holm's adjusted p values of one family; NaN entries are not part of it."""
+    """What Holm's procedure multiplies each p value of one family by; NaN entries are not part of it.
+
+    The k-th smallest of m is multiplied by m - k + 1, or by more where a smaller one came out larger. An interval of
+    confidence 1 - alpha / factor then excludes 0 exactly where the product is below alpha.
+    """
     fine = np.flatnonzero(np.isfinite(p))
     order = fine[np.argsort(p[fine], kind="stable")]
     out = np.full(len(p), np.nan)
-    steps = (len(order) - np.arange(len(order))) * p[order]
-    out[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(order) else steps
+    steps = (len(order) - np.arange(len(order))).astype(np.float64)
+    if len(order):
+        largest = np.maximum.accumulate(steps * p[order])
+        out[order] = np.where(p[order] > 0, largest / np.where(p[order] > 0, p[order], 1.0), steps)
     return out
 
 
@@ -79,15 +80,25 @@ class Reporter:
         confirm = np.array([s[1] for s in subjects], dtype=bool)
         trial = np.array([s[0] is not None for s in subjects], dtype=bool)
         families = [k for k in (usable & trial & confirm, usable & trial & ~confirm) if k.any()]
-        adjusted = np.where(trial, np.nan, p)
+        factor, together = np.ones(len(subjects)), np.ones(len(subjects), dtype=np.int_)
         for family in families:
-            adjusted[family] = np.minimum(holm(p[family]) * len(families), 1.0)
-        reach = stats.t.ppf(1 - self.settings.alpha / 2, np.where(np.isfinite(df), df, 1.0))
-        low, high = np.expm1(estimate - reach * error), np.expm1(estimate + reach * error)
+            factor[family] = holm(p[family]) * len(families)
+            together[family] = family.sum() * len(families)
+        adjusted = np.minimum(p * factor, 1.0)
+        low, high = self._interval(found, np.ones(len(subjects)))
+        wide = self._interval(found, factor)
 
         def gain(k: int) -> Gain:
             kind = Stage.CONFIRM if subjects[k][1] else Stage.SEARCH
             return Gain(math.expm1(estimate[k]), float(low[k]), float(high[k]), cell.basis(k), kind)
+
+        def tie(k: int) -> Tie | None:
+            if low[k] <= 0 <= high[k]:
+                return None
+            if adjusted[k] >= self.settings.alpha:
+                return Tie("correction", float(wide[0][k]), float(wide[1][k]), int(together[k]))
+            band = self.settings.tie_band
+            return Tie("tie_band", -band, band) if abs(math.expm1(estimate[k])) <= band else None
 
         out = []
         for k, (number, is_confirm) in enumerate(subjects):
@@ -110,9 +121,16 @@ class Reporter:
                     gain=gain(k),
                     search=gain(search) if search is not None else None,
                     numbers=(float(estimate[k]), float(error[k]), float(df[k]), float(adjusted[k])),
+                    tie=tie(k),
                 )
             )
         return out
+
+    def _interval(self, found: Interval, factor: Array) -> tuple[Array, Array]:
+        """Gains at the ends of each subject's interval of confidence 1 - alpha / ``factor``."""
+        estimate, variance, df = found
+        reach = stats.t.ppf(1 - self.settings.alpha / 2 / factor, np.where(np.isfinite(df), df, 1.0))
+        return np.expm1(estimate - reach * np.sqrt(variance)), np.expm1(estimate + reach * np.sqrt(variance))
 
     def _row(
         self,
@@ -124,6 +142,7 @@ class Reporter:
         gain: Gain | None = None,
         search: Gain | None = None,
         numbers: tuple[float, float, float, float] | None = None,
+        tie: Tie | None = None,
     ) -> ArmGain:
         accept = self._accept(cell, k)
         row = ArmGain(trial, self.metric, self.concurrency, self.category, reference, Comparison.NOT_COMPARABLE)
@@ -153,6 +172,7 @@ class Reporter:
             value_se=value_se,
             accept_length=accept,
             break_even=accept / (1 + gain.estimate) if accept and self.metric == "output_throughput" else None,
+            tie=tie,
         )
 
     def compare(self, gain: float, p_adjusted: float) -> Comparison:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from scipy import stats
 
-from sweep.analysis.types import ArmGain, Crossover, EnvelopeStep, Ranked
-from sweep.model import Comparison
+from sweep.analysis.types import Crossover, EnvelopeStep, Ranked
+from sweep.model import ArmGain, Comparison
 
 
 def _fall(levels: Sequence[int], values: Sequence[float]) -> float | None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sweep.analysis.types import ArmGain, Explanation
+from sweep.analysis.types import Explanation
+from sweep.model import ArmGain
 
 
 def explain(row: ArmGain, categories: Mapping[str, ArmGain], baseline_level: float, busy: float) -> Explanation | None:

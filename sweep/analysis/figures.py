@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sweep.metrics import METRICS, Slo, block_summary, e2e_ms, tpot_ms, ttft_ms
 from sweep.model import BlockResult, GpuTelemetry, MeasuredLaunch, RequestRecord, Role, Stage
 
-Unit = tuple[str, str]  # (prompts_hash, prompt id or round): pairs are only made between equal ones
+Unit = tuple[str, str]  # (how it was measured, prompt id or round): pairs are only made between equal ones
 CellKey = tuple[str, int, str | None]  # metric, concurrency, category
 
 
@@ -119,7 +119,8 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = No
         rows = [request for request in block.requests if request.ok]
         if not rows:
             continue
-        level, unit = block.concurrency, (block.prompts_hash, str(block.round))
+        level, measured_as = block.concurrency, _measured_as(block)
+        unit = (measured_as, str(block.round))
         busy[level].append(sum(r.end_s - r.sent_s for r in rows) / block.elapsed_s)
         for metric, figure in _block_figures(block, wanted, slo).items():
             levels[metric, level].append(math.log(figure))
@@ -134,7 +135,7 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = No
             if level > 1 and len(of_category) > 1 and seconds > 0:
                 cells["output_throughput", level, category][unit] = math.log(tokens / seconds)
         if level == 1:
-            _add_prompts(block.prompts_hash, rows, wanted, prompts, categories)
+            _add_prompts(measured_as, rows, wanted, prompts, categories)
     starts = [block.started_at for block in good] or [launch.started_at]
     ends = [block.started_at + block.elapsed_s for block in good] or [launch.started_at]
     return LaunchFigures(
@@ -186,8 +187,15 @@ def _sums(rows: list[RequestRecord]) -> dict[str, tuple[int, float, int, int]]:
     return out
 
 
+def _measured_as(block: BlockResult) -> str:
+    """What two blocks must share to be paired: the prompt list, and the number of client processes, so that the
+    client costs both arms alike."""
+    processes = block.client.processes
+    return block.prompts_hash if processes == 1 else f"{block.prompts_hash} by {processes} processes"
+
+
 def _add_prompts(
-    prompts_hash: str,
+    measured_as: str,
     rows: list[RequestRecord],
     metrics: tuple[str, ...],
     prompts: Mapping[tuple[str, int], defaultdict[Unit, list[float]]],
@@ -201,7 +209,7 @@ def _add_prompts(
         for row in rows:
             found = figure(row)
             if found is not None and found > 0:
-                unit = (prompts_hash, row.prompt_id)
+                unit = (measured_as, row.prompt_id)
                 units[unit].append(_goodness(metric, found))
                 categories[unit] = row.category
 

@@ -17,7 +17,7 @@ from sweep.analysis.cell import CellData, Tables, interaction
 from sweep.analysis.drift import Chunk, Index, brackets_disagree, chunks
 from sweep.analysis.figures import LaunchFigures, partners
 from sweep.analysis.noise import NoiseModel, Prediction, learn
-from sweep.analysis.robust import Array
+from sweep.analysis.robust import Array, Mask
 from sweep.analysis.types import AnalysisSettings
 from sweep.model import Basis, Role
 
@@ -173,9 +173,14 @@ def measure(frame: Frame, metric: str, concurrency: int, category: str | None, s
                 rows = fine
             else:
                 refused[number] = refused_launches[bad[0]]
-        elif not len(rows) and np.isfinite(data.level[launches]).any():
+        elif not len(rows) and (
+            np.isfinite(data.level[launches]).any()
+            or (category is None and _unpaired(frame, number, data.baseline, (metric, concurrency)))
+        ):
             hosts = sorted({frame.figures[i].host for i in launches})
-            refused[number] = f"no baseline was measured on {', '.join(hosts)} with the same prompts"
+            refused[number] = (
+                f"no baseline was measured on {', '.join(hosts)} with the same prompts and as many client processes"
+            )
         used.append(rows)
         if not len(rows):
             continue
@@ -207,6 +212,14 @@ def measure(frame: Frame, metric: str, concurrency: int, category: str | None, s
         pairs=np.array([int(data.units[rows].sum()) for rows in used], dtype=np.int_),
         refused=refused,
     )
+
+
+def _unpaired(frame: Frame, number: int, baseline: Mask, level: tuple[str, int]) -> bool:
+    """The subject of the search and baselines have figures at this level, and share no unit: measured again, they will.
+    A confirm launch is left out, since its baseline may be yet to come."""
+    mine = any(level in frame.figures[i].levels for i in frame.launches[number])
+    theirs = any(level in frame.figures[i].levels for i in np.flatnonzero(baseline))
+    return mine and theirs and not frame.subjects[number][1]
 
 
 def _repeats(frame: Frame) -> list[tuple[int, Index]]:

@@ -18,7 +18,6 @@ from sweep.analysis.noise import resolution
 from sweep.analysis.types import (
     BASELINE_REFERENCE,
     AnalysisSettings,
-    ArmGain,
     BaselinePoint,
     Drift,
     EnvelopeStep,
@@ -29,7 +28,7 @@ from sweep.analysis.types import (
 )
 from sweep.analysis.validity import above_accept_length, gates
 from sweep.metrics import METRICS
-from sweep.model import ArmConfig, MeasuredLaunch, Objective, Role
+from sweep.model import ArmConfig, ArmGain, MeasuredLaunch, Objective, Role
 
 _THROUGHPUT = "output_throughput"
 _DEFAULT = AnalysisSettings()

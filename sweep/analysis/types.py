@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sweep.metrics import Slo
-from sweep.model import Comparison, Flag, Gain, Objective
+from sweep.model import ArmGain, Flag, Objective
 
 BASELINE_REFERENCE = "baseline"
 ENGINE_DEFAULT_REFERENCE = "engine_default"
@@ -48,39 +48,6 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         return {"flag": self.flag.value, "evidence": self.evidence, "launch": self.launch_id}
-
-
-@dataclass(frozen=True, slots=True)
-class ArmGain:
-    """One trial (``trial`` None: the engine default) in one cell against one reference.
-
-    ``gain`` None where nothing may be said. ``gain`` comes from the confirm stage where the trial has one;
-    ``search_gain`` is then what the search had said. ``log_se`` is the standard error of log(1 + gain), ``df`` its
-    degrees of freedom, ``p_adjusted`` the Holm-corrected two-sided p. ``value`` is the drift-corrected figure in the
-    metric's unit with its standard error. ``break_even`` is the accept length at which the arm would equal the
-    reference, tokens per step.
-    """
-
-    trial: int | None
-    metric: str
-    concurrency: int
-    category: str | None
-    reference: str
-    comparison: Comparison
-    gain: Gain | None = None
-    search_gain: Gain | None = None
-    log_se: float | None = None
-    df: float | None = None
-    p_adjusted: float | None = None
-    n_pairs: int = 0
-    n_launches: int = 0
-    value: float | None = None
-    value_se: float | None = None
-    accept_length: float | None = None
-    break_even: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +222,7 @@ class StudyAnalysis:
         return tuple(dict.fromkeys(flags))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON form without the cells of ``gains``, which are rows of their own."""
+        """JSON form without the cells of ``gains``, which are rows of their own; ``ties`` are what these leave out."""
         return {
             "objectives": [o.key for o in self.objectives],
             "ranking": {key: [r.as_dict() for r in rows] for key, rows in self.ranking.items()},
@@ -268,5 +235,17 @@ class StudyAnalysis:
             "not_comparable": {str(trial): why for trial, why in self.not_comparable.items()},
             "unconfirmed": {key: list(trials) for key, trials in self.unconfirmed.items()},
             "baseline": {"by_objective": dict(self.baseline_values)},
+            "ties": [
+                {
+                    "trial": row.trial,
+                    "metric": row.metric,
+                    "concurrency": row.concurrency,
+                    "category": row.category,
+                    "reference": row.reference,
+                    **row.tie.as_dict(),
+                }
+                for row in self.gains
+                if row.tie is not None
+            ],
             "sentences": list(self.sentences),
         }

@@ -11,13 +11,13 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from sweep.analysis.figures import BlockConduct, LaunchFigures, partners
-from sweep.analysis.types import AnalysisSettings, ArmGain, Finding
-from sweep.model import ArmConfig, BlockResult, Flag, GpuTelemetry, Role
+from sweep.analysis.types import AnalysisSettings, Finding
+from sweep.model import ArmConfig, ArmGain, BlockResult, Flag, GpuTelemetry, Role
 
 # nvidia-smi's active reasons that do not slow a busy GPU down by themselves.
 _HARMLESS = frozenset({"none", "not_active", "gpu_idle", "idle", "applications_clocks_setting", "sync_boost"})
@@ -71,8 +71,8 @@ def gates(
             beside = {name: _at(figures[i], level) for name, i in around[index].items()}
             found = [
                 _cached(blocks, base, where, settings),
-                _retractions(blocks, where),
-                _graphs(blocks, where) if arm is None or arm.cuda_graph else None,
+                _either(Flag.RETRACTIONS, _retractions, blocks, beside, where),
+                _either(Flag.CUDA_GRAPH_OFF, _graphs, blocks if arm is None or arm.cuda_graph else (), beside, where),
                 _lengths(blocks, base, where, settings),
                 _throttled(blocks, beside, where, settings),
             ]
@@ -108,13 +108,15 @@ def _around(figures: Sequence[LaunchFigures]) -> list[dict[str, int]]:
 
 
 Found = tuple[Flag, str]
+Beside = Mapping[str, Sequence[BlockConduct]]  # blocks of the baselines a launch is compared through, by name
 
 
 class Usual:
     """What the baseline's blocks on one host, at one concurrency and in one stage are like; worked out once."""
 
     def __init__(self, blocks: Sequence[BlockConduct]) -> None:
-        self.cached_tokens = max(b.cached_tokens for b in blocks)
+        # The middle one: a baseline whose cache was not flushed must not hide a candidate's.
+        self.cached_tokens = statistics.median_high(b.cached_tokens for b in blocks)
         by_prompt: dict[str, list[int]] = {}
         for block in blocks:
             for prompt, length in block.lengths.items():
@@ -154,18 +156,33 @@ def _cached(blocks: Sequence[BlockConduct], base: Usual | None, where: str, sett
     )
 
 
-def _retractions(blocks: Sequence[BlockConduct], where: str) -> Found | None:
+def _either(
+    flag: Flag,
+    seen: Callable[[Sequence[BlockConduct]], str | None],
+    mine: Sequence[BlockConduct],
+    beside: Beside,
+    where: str,
+) -> Found | None:
+    """What was ``seen`` of the launch, else of a baseline it is compared through: either makes the gain wrong."""
+    if (words := seen(mine)) is not None:
+        return flag, f"{where}: {words}"
+    for name, blocks in beside.items():
+        if (words := seen(blocks)) is not None:
+            return flag, f"{where}: {name}: {words}"
+    return None
+
+
+def _retractions(blocks: Sequence[BlockConduct]) -> str | None:
     count = sum(b.retractions for b in blocks)
-    line = next((b.log_flags["retractions"] for b in blocks if "retractions" in b.log_flags), None)
-    if not count and line is None:
-        return None
-    words = f"{where}: {count} retractions" if count else f"{where}: {line}"
-    return Flag.RETRACTIONS, words
+    return f"{count} retractions" if count else _line(blocks, "retractions")
 
 
-def _graphs(blocks: Sequence[BlockConduct], where: str) -> Found | None:
-    line = next((b.log_flags["cuda_graph_off"] for b in blocks if "cuda_graph_off" in b.log_flags), None)
-    return None if line is None else (Flag.CUDA_GRAPH_OFF, f"{where}: {line}")
+def _graphs(blocks: Sequence[BlockConduct]) -> str | None:
+    return _line(blocks, "cuda_graph_off")
+
+
+def _line(blocks: Sequence[BlockConduct], name: str) -> str | None:
+    return next((b.log_flags[name] for b in blocks if name in b.log_flags), None)
 
 
 def _lengths(
@@ -201,13 +218,11 @@ def _lengths(
     )
 
 
-def _throttled(
-    blocks: Sequence[BlockConduct], beside: Mapping[str, Sequence[BlockConduct]], where: str, settings: AnalysisSettings
-) -> Found | None:
+def _throttled(blocks: Sequence[BlockConduct], beside: Beside, where: str, settings: AnalysisSettings) -> Found | None:
     """Active reasons, clock and temperature, GPU by GPU, against the baselines the launch is compared through.
 
     A reason that only one of the two shows makes the level between them wrong, so each counts; clock and temperature
-    move steadily and are interpolated as the level is. ``beside``: their blocks at this concurrency, by name.
+    move steadily and are interpolated as the level is.
     """
     mine = _gpus(blocks)
     theirs = {name: _gpus(found) for name, found in beside.items()}

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sweep.analysis.types import ArmGain, EnvelopeStep, NoiseFloor, Ranked
-from sweep.model import Comparison, Gain, Objective, Stage
+from sweep.analysis.types import EnvelopeStep, NoiseFloor, Ranked
+from sweep.model import ArmGain, Comparison, Gain, Objective, Stage
+from sweep.sentences import percent, tie_because
 
 Name = Callable[[int], str]
-
-
-def percent(fraction: float) -> str:
-    return f"{fraction * 100:+.1f} %"
 
 
 def interval(gain: Gain) -> str:
@@ -24,6 +21,8 @@ def comparison(row: ArmGain, what: str = "the baseline") -> str:
     if row.gain is None or row.comparison is Comparison.NOT_COMPARABLE:
         return f"not comparable with {what}"
     text = interval(row.gain)
+    if row.comparison is Comparison.TIE and row.tie is not None:
+        return f"a tie with {what}, {tie_because(row.tie.as_dict())}: {text}"
     if row.comparison is Comparison.TIE:
         return f"no difference from {what} is shown: {text}"
     return f"{row.comparison.value} than {what}: {text}"

@@ -81,7 +81,13 @@ async def run_crew(
     try:
         for number in range(processes):
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "sweep.bench.worker", stdin=PIPE, stdout=PIPE, pass_fds=(queue,)
+                sys.executable,
+                "-m",
+                "sweep.bench.worker",
+                stdin=PIPE,
+                stdout=PIPE,
+                pass_fds=(queue,),
+                start_new_session=True,  # an interrupt from the keyboard is for the parent, which ends this one
             )
             members.append(_Member(number, process))
             assert process.stdin is not None

@@ -24,6 +24,7 @@ SUCCESS_LIMIT = 0.99
 LAG_MIN_ELAPSED_S = 0.5
 _INTERVAL_S = 0.010
 LIMIT = "was the limit"  # in every reason that blames the client or the path, not the server
+CLIENT_LIMIT = f"the client {LIMIT}"
 PATH_LIMIT = f"the path to the server {LIMIT}"  # measured once for the host: another attempt meets the same
 
 
@@ -77,12 +78,12 @@ def why_invalid(
     late = health.lag_p50_s > LAG_P50_LIMIT_S or health.lag_p99_s > LAG_P99_LIMIT_S
     if late and elapsed_s >= LAG_MIN_ELAPSED_S:
         return (
-            f"the client {LIMIT}: its event loop woke {1000 * health.lag_p50_s:.1f} ms late in the median, "
+            f"{CLIENT_LIMIT}: its event loop woke {1000 * health.lag_p50_s:.1f} ms late in the median, "
             f"{1000 * health.lag_p99_s:.0f} ms at the 99th percentile (bounds {1000 * LAG_P50_LIMIT_S:.0f} and "
             f"{1000 * LAG_P99_LIMIT_S:.0f} ms)"
         )
     if health.cpu_share > CPU_SHARE_LIMIT:
-        return f"the client {LIMIT}: it used {health.cpu_share:.2f} of a core (bound {CPU_SHARE_LIMIT:.2f})"
+        return f"{CLIENT_LIMIT}: it used {health.cpu_share:.2f} of a core (bound {CPU_SHARE_LIMIT:.2f})"
     load = health.chunks / elapsed_s if elapsed_s > 0 else 0.0
     capacity = health.path_capacity_chunks_per_s
     if capacity is not None and capacity < PATH_FACTOR * load:

@@ -82,7 +82,7 @@ def whole(
         health = replace(health, processes=len(parts) + (lost is not None), by_process=shares)
     ends = [row.end_s for row in rows if row.ok] or [row.end_s for row in rows]
     elapsed = max(ends) - min(row.sent_s for row in rows) if rows else 0.0
-    cancelled = lost is None and any(part.cancelled for part in parts)
+    cancelled = lost is None and (not parts or any(part.cancelled for part in parts))
     stalled = any(part.stalled for part in parts)
     invalid = lost or why_invalid(rows, health, elapsed, cancelled=cancelled, asked=len(spec.prompts))
     if stalled and invalid is None:
@@ -134,4 +134,4 @@ def processes_for(spec: BlockSpec, warm: BlockResult | None) -> int:
     if spec.client_processes is None and warm is not None and warm.elapsed_s >= LAG_MIN_ELAPSED_S:
         wanted = math.ceil(warm.client.cpu_share / COMFORTABLE_SHARE)
     in_flight = spec.concurrency if spec.request_rate is None else len(spec.prompts)
-    return max(1, min(wanted, in_flight, len(os.sched_getaffinity(0))))
+    return max(1, min(wanted, in_flight, os.cpu_count() or 1))

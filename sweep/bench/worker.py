@@ -78,7 +78,7 @@ def main() -> None:
     answer: tuple[str, Any]
     try:
         answer = ("part", asyncio.run(work(pipe)))
-    except Exception:  # a defect of ours, whichever: the parent raises it
+    except Exception:  # noqa: BLE001 - a defect of ours, whichever: the parent raises it
         answer = ("failed", traceback.format_exc())
     send(pipe, answer)
 

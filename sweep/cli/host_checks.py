@@ -90,6 +90,7 @@ def servers_of(host: Host, engine: str, engine_args: dict[str, Any], gpus: int, 
         owner=Owner(study, this_holder()),
         activate=host.activate,
         container=host.container_settings,
+        slot=host.slot,
     )
     return servers, made
 

@@ -62,8 +62,8 @@ def doctor(space: str | None, names: tuple[str, ...], as_json: bool) -> None:
 @space_option
 @json_option
 def ps(host: str, space: str | None, as_json: bool) -> None:
-    """What of ours runs on HOST (a name from --space, an ssh alias, or local)."""
-    _, (entry,) = _hosts(space, (host,))
+    """What of ours runs on HOST (a name from --space, an ssh alias, or local), its slots included."""
+    entry = _whole_host(space, host)
     servers = _servers(entry)
     try:
         servers.inspect()
@@ -85,8 +85,8 @@ def ps(host: str, space: str | None, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def clean(host: str, space: str | None, yes: bool, as_json: bool) -> None:
-    """End what of ours runs on HOST. Refused while a living controller holds it."""
-    _, (entry,) = _hosts(space, (host,))
+    """End what of ours runs on HOST, its slots included. Refused while a living controller holds any of it."""
+    entry = _whole_host(space, host)
     servers = _servers(entry)
     try:
         servers.inspect()
@@ -121,6 +121,13 @@ def _hosts(space: str | None, names: tuple[str, ...]) -> tuple[StudySpec | None,
     return None, tuple(
         Host(name="local", kind="local") if name in local else Host(name=name, ssh=name) for name in names
     )
+
+
+def _whole_host(space: str | None, name: str) -> Host:
+    from sweep.config import without_slots
+
+    (entry,) = without_slots(_hosts(space, (name,))[1])
+    return entry
 
 
 def _servers(entry: Host) -> HostServers:

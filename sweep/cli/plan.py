@@ -171,8 +171,9 @@ def _launch_seconds(spec: StudySpec) -> float:
 def _notes(spec: StudySpec) -> list[str]:
     """What is worth knowing before the night: pins we add, flags we do not know, levels the pins cannot serve."""
     from launchers.engines.flags import table_for
-    from sweep.model import ArmConfig
-    from sweep.pins import FORCED_ACCEPT_LENGTH, added_pins
+    from sweep.config import slots
+    from sweep.model import FORCED_ACCEPT_LENGTH, ArmConfig
+    from sweep.pins import added_pins
 
     table, unknown_version = table_for(spec.engine_version or "")
     notes = [unknown_version] if unknown_version and spec.engine_version else []
@@ -193,7 +194,7 @@ def _notes(spec: StudySpec) -> list[str]:
         notes.append("accept thresholds below 1 are pinned: every candidate may change the answers")
     if spec.server.env.get(FORCED_ACCEPT_LENGTH):
         notes.append(f"{FORCED_ACCEPT_LENGTH} forces the accept length: gains are not those of the drafter")
-    return notes
+    return [*notes, *slots.notes(spec)]
 
 
 def _say(document: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sweep.cli import render
+from sweep.sentences import forced, tie_because
 
 
 def print_ranking(answer: Mapping[str, Any]) -> None:
@@ -28,6 +29,9 @@ def print_ranking(answer: Mapping[str, Any]) -> None:
             cells.pop(4)
     click.echo()
     render.table(columns, rows)
+    for row in answer["best"]:
+        if row["tie_because"] is not None:
+            click.echo(f"#{row['trial']} is a tie {tie_because(row['tie_because'])}.")
     if answer["ranked"] > len(rows):
         click.echo(f"{answer['ranked'] - len(rows)} more; --limit shows them.")
     ties = [row["rank"] for row in answer["best"]]
@@ -38,6 +42,8 @@ def print_ranking(answer: Mapping[str, Any]) -> None:
 def print_groups(answer: Mapping[str, Any]) -> None:
     """With ``--per``: one table, the first rows of each group."""
     render.banner(answer)
+    for line in forced(answer):
+        click.echo(line)
     _print_references(answer)
     per = answer["per"]
     if not answer["groups"]:
@@ -61,6 +67,15 @@ def _print_references(answer: Mapping[str, Any]) -> None:
             click.echo(f"{what}: " + ", ".join(f"{key} {render.number(value, 1)}" for key, value in levels.items()))
 
 
+def _word(row: Mapping[str, Any]) -> str:
+    """The comparison, with what a reader of the interval beside it would miss."""
+    word: str = row["comparison"]
+    if row["tie_because"] is not None:
+        tie = row["tie_because"]
+        word += f" ({tie['comparisons']} compared)" if tie["reason"] == "correction" else " (too small)"
+    return word if row["feasible"] else f"{word}, breaks a constraint"
+
+
 def _cells(row: Mapping[str, Any]) -> list[str]:
     return [
         str(row["rank"]),
@@ -73,6 +88,6 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         render.interval(row["gain"]),
         render.interval(row["gain_over_engine_default"]),
         row["gain"]["stage"] if row["gain"] else render.NONE,
-        row["comparison"] if row["feasible"] else f"{row['comparison']}, breaks a constraint",
+        _word(row),
         ", ".join(row["flags"]),
     ]

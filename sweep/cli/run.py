@@ -212,16 +212,20 @@ def make_progress(study: StudyRow, spec: StudySpec, as_json: bool) -> Any:
     """The listener of a run: live on a terminal, plain lines otherwise (on stderr beside JSON)."""
     from rich.console import Console
 
+    from sweep import pairing
     from sweep.agenda import launches_left
     from sweep.books import Books
     from sweep.cli.progress import LiveProgress, Outlook, PlainProgress
     from sweep.runner import RunSettings
 
+    mode = pairing.choose(spec).mode
+
     def make(books: Books, settings: RunSettings) -> Any:
         def outlook(confirmed: int) -> Outlook:
             finished, wanted = books.trials_finished(), books.trials_wanted(settings.trials)
             top, launches = min(settings.confirm_top, wanted), settings.confirm_launches
-            left = launches_left(wanted - finished, spec.measurement.baseline_every, top, launches, confirmed)
+            every = spec.measurement.baseline_every
+            left = launches_left(wanted - finished, mode, every, top, launches, confirmed)
             return Outlook(finished, wanted, left, books.best_line())
 
         if as_json or not is_tty():

@@ -37,6 +37,11 @@ def print_trial(answer: Mapping[str, Any]) -> None:
             f"  outputs    of {found['prompts']} greedy answers {found['same']} equal the baseline's, "
             f"{found['near_ties']} leave it at a near-tie, {found['differences']} elsewhere, {found['unclear']} unclear"
         )
+    if answer["outputs_unasked"]:
+        click.echo(
+            f"  outputs    of {answer['outputs_unasked']} launches not judged yet: no baseline was launched after them; "
+            "`sweep resume` asks the next one"
+        )
     for launch in answer["launches"]:
         _print_launch(launch)
 

@@ -7,6 +7,7 @@ from sweep.config.overrides import Overrides
 from sweep.config.places import Host
 from sweep.config.secret import plain_env, secret_env
 from sweep.config.simulate import simulated
+from sweep.config.slots import without_slots
 
 __all__ = [
     "Host",
@@ -21,4 +22,5 @@ __all__ = [
     "secret_env",
     "shipped",
     "simulated",
+    "without_slots",
 ]

@@ -11,6 +11,7 @@ from sweep import registry
 from sweep.bench.workload import FORMATS
 from sweep.config.models import StudySpec
 from sweep.config.parts import KnownGood
+from sweep.config.slots import gpus_offered
 from sweep.config.yamlfile import Location
 from sweep.errors import ConfigError
 from sweep.metrics import METRICS, parse_constraint, parse_objective
@@ -140,9 +141,17 @@ def _hosts(spec: StudySpec) -> Iterator[Problem]:
     for index, host in enumerate(spec.hosts):
         if host.kind not in registry.HOSTS:
             yield ("hosts", index, "kind"), f"{host.kind!r} is no kind of host{nearest(host.kind, registry.HOSTS)}"
-        if host.name in names[:index]:
+        slots = {f"{other.name}.{number}" for other in spec.hosts for number in range(other.slots) if other.slots > 1}
+        if host.name in names[:index] or host.name in slots:
             yield ("hosts", index, "name"), f"two hosts are named {host.name!r}"
-        if host.gpus is not None and len(host.gpus) < needed:
+        offered = gpus_offered(spec, host)
+        if host.slots > 1 and len(offered) < needed * host.slots:
+            yield (
+                ("hosts", index, "slots"),
+                f"{host.slots} slots of {needed} GPUs (tp-size x pp-size) take {needed * host.slots}, and host "
+                f"{host.name!r} offers {len(offered)}",
+            )
+        elif host.gpus is not None and len(host.gpus) < needed:
             yield (
                 ("hosts", index, "gpus"),
                 f"an arm takes {needed} GPUs (tp-size x pp-size) and host {host.name!r} offers {len(host.gpus)}; "

@@ -16,6 +16,7 @@ from sweep.config.checks import nearest, problems
 from sweep.config.fields import AtKey, freeze
 from sweep.config.models import StudySpec
 from sweep.config.overrides import Overrides
+from sweep.config.slots import with_slots
 from sweep.config.yamlfile import Document, Location, dotted
 from sweep.errors import ConfigError
 
@@ -90,7 +91,7 @@ def load_text(
     wrong = [_line(document, location, words) for location, words in problems(spec)]
     if wrong:
         raise _error(wrong)
-    return spec
+    return with_slots(spec)
 
 
 def _error(lines: list[str]) -> ConfigError:
@@ -106,6 +107,10 @@ def _refuse_before(document: Document) -> None:
     }.items():
         if key in document.data:
             lines.append(_line(document, (key,), f"unknown key; {words}"))
+    hosts = document.data.get("hosts")
+    for place, host in enumerate(hosts if isinstance(hosts, list) else ()):
+        if isinstance(host, dict) and "slot_of" in host:
+            lines.append(_line(document, ("hosts", place, "slot_of"), "unknown key; `slots: N` divides a host"))
     for location in NEVER_EMPTY:
         value: Any = document.data
         for part in location:

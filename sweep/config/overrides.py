@@ -93,6 +93,9 @@ def _host(text: str, known: list[dict[str, Any]]) -> dict[str, Any]:
     for entry in known:
         if text in (entry.get("name"), entry.get("ssh"), entry.get("host")):
             return entry
+        name, _, number = text.rpartition(".")
+        if number.isdigit() and name == entry.get("name") and entry.get("slots", 1) != 1:
+            raise UsageError(f"--host {text}: is a slot of {name}; name the host, or change its gpus and slots")
     if text in ("local", "localhost"):
         return {"name": "local", "kind": "local"}
     match = _ADDRESS.fullmatch(text)

@@ -149,6 +149,9 @@ class Workload(Part):
         unit="requests/s",
         example=4,
     )
+    client_processes: Count | Literal["auto"] = doc(
+        "Of the benchmark client, at most one a core; auto: one, and more where one would be the limit.", "auto"
+    )
     timeout_s: Positive = doc("Of one request.", 600.0, unit="s")
     slo: Slo | None = doc("What a good request keeps; goodput needs it.", None)
     chat_template_args: dict[str, Any] = doc(

@@ -41,6 +41,13 @@ class Host(Part):
     gpus: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(fields.gpus)] | None = doc(
         "How many, or a list of indices; null: as many as one server takes.", None
     )
+    slots: Annotated[int, Field(ge=1, le=64)] = doc(
+        "How many servers are measured beside each other here, each on GPUs of its own (tp-size x pp-size of them); "
+        "with 1 each is measured alone, without neighbours that share power, memory bandwidth and CPU.",
+        1,
+        example=2,
+    )
+    slot_of: Text | None = None  # the host of which this is a slot; made from `slots`, never in a YAML
     container: Annotated[Container | None, BeforeValidator(fields.container)] = doc(
         "Run servers in this docker image.", None
     )
@@ -71,6 +78,16 @@ class Host(Part):
     def container_settings(self) -> ContainerSettings | None:
         """What a launch needs to know of the container; None for servers that run on the host itself."""
         return None if self.container is None else ContainerSettings(self.container.image, self.container.args)
+
+    @property
+    def machine(self) -> str:
+        """The host's name in the YAML, for a slot too."""
+        return self.slot_of or self.name
+
+    @property
+    def slot(self) -> tuple[int, ...] | None:
+        """The GPUs of a slot, which is owned beside the other slots of its host; None for a whole host."""
+        return None if self.slot_of is None else self.gpus
 
     @property
     def address(self) -> str | None:

@@ -22,7 +22,13 @@ def simulated(spec: StudySpec, profile: str | None = None, *, trials: int | None
         )
     # A folder for each: they share this machine, but each has its own lock, servers and simulated GPUs.
     hosts = tuple(
-        Host(name=host.name, kind="local", gpus=spec.gpus_of(host), base_dir=f"~/.specsweep/simulated/{host.name}")
+        Host(
+            name=host.name,
+            kind="local",
+            gpus=spec.gpus_of(host),
+            base_dir=f"~/.specsweep/simulated/{host.machine}",
+            slot_of=host.slot_of,
+        )
         for host in spec.hosts
     )
     trials = trials or block.trials

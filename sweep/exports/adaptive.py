@@ -14,10 +14,10 @@ from itertools import pairwise
 from typing import Any
 
 from storage import reading
-from storage.records import GainRow, StudyRow, TrialRow
+from storage.records import StudyRow, TrialRow
 from storage.store import Store
 from sweep.errors import UsageError
-from sweep.model import ArmConfig, Comparison, Verdict
+from sweep.model import ArmConfig, ArmGain, Comparison, Verdict
 
 ALGORITHMS = ("EAGLE", "EAGLE3")
 THROUGHPUT = "output_throughput"
@@ -47,7 +47,7 @@ def adaptive(store: Store, study: StudyRow) -> tuple[dict[str, dict[str, list[in
         raise UsageError(f"no chain of study {study.name!r} can be compared with no speculation yet")
     best = max(rows, key=lambda row: row.gain.estimate if row.gain else -1.0)
     family = _family(chains[best.trial or 0])
-    levels: defaultdict[int, list[GainRow]] = defaultdict(list)
+    levels: defaultdict[int, list[ArmGain]] = defaultdict(list)
     for row in rows:
         if row.trial is not None and _family(chains[row.trial]) == family:
             levels[row.concurrency].append(row)
@@ -85,7 +85,7 @@ def _family(config: ArmConfig) -> tuple[str | None, str | None]:
     return config.algorithm, config.draft_model
 
 
-def _tier(level: int, rows: Sequence[GainRow], chains: Mapping[int, ArmConfig]) -> dict[str, Any]:
+def _tier(level: int, rows: Sequence[ArmGain], chains: Mapping[int, ArmConfig]) -> dict[str, Any]:
     faster = [(r.trial, r.gain) for r in rows if r.comparison is Comparison.FASTER and r.gain and r.trial is not None]
     if not faster:
         return {"concurrency": level, "steps": 0, "trial": None, "gain": None}

@@ -12,12 +12,12 @@ from search_spaces.space import SearchSpace
 from storage import queries, reading
 from storage.pareto import pareto
 from storage.reading import BlockFigures
-from storage.records import GainRow, LaunchRow, StudyRow, TrialRow
+from storage.records import LaunchRow, StudyRow, TrialRow
 from storage.store import Store
 from sweep.errors import SweepError, UsageError
 from sweep.exports.serving import read_spec, serving
 from sweep.metrics import METRICS
-from sweep.model import Flag, Objective, Role, Stage, Verdict
+from sweep.model import ArmGain, Flag, Objective, Role, Stage, Verdict
 from sweep.sentences import headline
 
 BASELINE = "baseline"
@@ -40,7 +40,7 @@ class Facts:
     trials: Sequence[TrialRow]
     launches: Sequence[LaunchRow]
     blocks: Sequence[BlockFigures]
-    gains: Sequence[GainRow]
+    gains: Sequence[ArmGain]
     rejected: Sequence[Mapping[str, Any]]  # {reason, count, examples}: never launched
     outputs: Sequence[Mapping[str, Any]]  # the same-output check of each trial, its newest one
     command: str | None  # that serves the leading arm
@@ -67,17 +67,17 @@ class Facts:
     def unit(self) -> str:
         return METRICS[self.objective.metric].unit
 
-    def throughput_gains(self) -> dict[int, dict[int, GainRow]]:
+    def throughput_gains(self) -> dict[int, dict[int, ArmGain]]:
         """Trial -> concurrency -> its output-throughput gain over the baseline, all categories together."""
-        out: defaultdict[int, dict[int, GainRow]] = defaultdict(dict)
+        out: defaultdict[int, dict[int, ArmGain]] = defaultdict(dict)
         for row in self.gains:
             if row.trial is not None and row.metric == THROUGHPUT and row.category is None and _over_baseline(row):
                 out[row.trial][row.concurrency] = row
         return dict(out)
 
-    def category_gains(self, metric: str, concurrency: int) -> dict[int, dict[str, GainRow]]:
+    def category_gains(self, metric: str, concurrency: int) -> dict[int, dict[str, ArmGain]]:
         """Trial -> category -> its gain over the baseline."""
-        out: defaultdict[int, dict[str, GainRow]] = defaultdict(dict)
+        out: defaultdict[int, dict[str, ArmGain]] = defaultdict(dict)
         for row in self.gains:
             wanted = (row.metric, row.concurrency) == (metric, concurrency) and _over_baseline(row)
             if wanted and row.trial is not None and row.category is not None:
@@ -165,7 +165,7 @@ def collect(store: Store, study: StudyRow, *, objective: str | None = None) -> F
     )
 
 
-def _over_baseline(row: GainRow) -> bool:
+def _over_baseline(row: ArmGain) -> bool:
     return row.reference == BASELINE and row.gain is not None
 
 

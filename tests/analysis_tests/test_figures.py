@@ -9,6 +9,7 @@ import pytest
 
 from sweep.analysis.figures import extract, prompt_is_unit
 from sweep.metrics import by_category
+from sweep.model import Comparison
 from tests.analysis_tests.made import AT_1, AT_8, Night, block, load_block, request
 
 
@@ -61,7 +62,10 @@ def test_pairs_are_only_made_between_equal_prompt_lists() -> None:
     night.add(None, [load_block(800.0, k) for k in range(3)])
     found = night.analyse(AT_8)
     assert [r.trial for r in found.ranking[AT_8.key]] == [1]
-    assert found.find(0, "output_throughput", 8) is None
+    row = found.find(0, "output_throughput", 8)
+    assert row is not None
+    assert (row.gain, row.comparison) == (None, Comparison.NOT_COMPARABLE)
+    assert "no baseline was measured on h with the same prompts" in found.not_comparable[0]
 
 
 def test_concurrency_1_pairs_prompt_by_prompt_when_some_are_missing() -> None:

@@ -121,7 +121,8 @@ def commands_in(line: str) -> Iterator[list[str]]:
 
 
 def wrong(words: list[str], *, whole: bool = True) -> str | None:
-    """What is wrong with a command; None where nothing is. ``whole`` False: arguments may be missing."""
+    """What is wrong with a command; None where nothing is. ``whole`` False: as running text names it, arguments may be
+    missing and words in capitals stand for some value."""
     if words[0] == "sweep":
         return _wrong_sweep(words[1:], whole)
     if words[0] == "make":
@@ -148,6 +149,8 @@ def _wrong_sweep(words: list[str], whole: bool) -> str | None:
         if found is None:
             return f"sweep has no command {words[0]!r}"
         command, words = found, words[1:]
+    if not whole:
+        words = ["0" if re.fullmatch(r"[A-Z_]+", word) else word for word in words]
     try:
         command.make_context(command.name or "", list(words), parent=context)
     except click.MissingParameter as error:
@@ -166,7 +169,7 @@ def named_in_prose(page: Path) -> list[str]:
 
 # ---------------------------------------------------------------------------------------------- output
 
-_NUMBER = re.compile(r"(?<![\w/])[-+]?\d[\d.,:]*(?:-\d[\d.:-]*)*(?![\w/])")
+_NUMBER = re.compile(r"(?<!\w)[-+]?\d[\d.,:]*(?:[-/]\d[\d.:-]*)*(?!\w)")
 _PATH = re.compile(r"(?<!\w)~?/[\w./-]*\w")
 
 
@@ -197,7 +200,7 @@ def steps(fence: Fence) -> list[Step]:
 
 
 def plain(line: str) -> str:
-    """A line without what changes from run to run: numbers (configurations as 3/4/8 stay), paths, spacing."""
+    """A line without what changes from run to run: numbers, configurations (3/4/8), paths, spacing."""
     return " ".join(_NUMBER.sub("#", _PATH.sub("PATH", line)).split())
 
 

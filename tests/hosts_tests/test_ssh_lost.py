@@ -194,7 +194,7 @@ class TestPathWatch:
 
     def test_an_outage_that_is_not_over_is_seen(self) -> None:
         answered = threading.Event()
-        watch = PathWatch(lambda: 0.0 if answered.wait(5.0) else 0.0)
+        watch = PathWatch(lambda: float(answered.wait(5.0)))
         watch.start()
         time.sleep(0.9)
         still = watch.stop()

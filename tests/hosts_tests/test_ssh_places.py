@@ -124,7 +124,6 @@ class TestPlaces:
             explicit = resolve("gpu", user="bob", port=22, key=str(keys[0]))
             assert (explicit.user, explicit.port, explicit.agent) == ("bob", 22, None)
 
-
     @pytest.mark.parametrize(
         ("words", "agent"),
         [

@@ -8,9 +8,9 @@ import pytest
 
 from search_spaces.space import SearchSpace
 from sweep import session
-from sweep.agenda import HostAgenda
+from sweep.agenda import HostAgenda, launches_left
 from sweep.cli.plan import describe
-from sweep.model import ArmConfig, Role
+from sweep.model import ArmConfig, Basis, Role
 
 CHAIN = ArmConfig("EAGLE3", "head", 3, 1, 4)
 
@@ -105,3 +105,17 @@ def test_a_trial_that_cannot_be_compared_is_queued_again_while_it_has_attempts(l
     assert books.requeue_not_comparable(attempts) == again
     assert books.requeue_not_comparable(attempts) == []  # it waits already
     assert lab.store.trial(study.id, 0).state.value == ("queued" if again else "finished")
+
+
+@pytest.mark.parametrize("mode", [*Basis])
+@pytest.mark.parametrize("confirm", [0, 2])
+def test_the_launches_left_are_those_of_the_plan(lab, mode, confirm):
+    pins = ("server.args.max-total-tokens=4096", "server.args.sleep-on-idle=true")
+    sets = ("budget.trials=3", "measurement.baseline_every=2", f"measurement.confirm_top={confirm}")
+    spec = lab.spec("space.num_steps=[1, 3, 5]", "space.num_draft_tokens=[2, 4, 6]", *sets, *pins, f"measurement.pairing={mode}")
+    plan = describe(spec, SearchSpace.from_spec(spec))
+    assert plan["trials"] == 3
+    start = 2 if mode is Basis.RESIDENT else 1  # the check of the neighbour, or the first baseline
+    assert launches_left(3, mode, 2, confirm, spec.measurement.confirm_launches, 0) == plan["launches"] - start
+    # of the confirm stage, what it has launched is not left
+    assert launches_left(0, mode, 2, confirm, 2, confirmed=4) == (2 if confirm else 0)

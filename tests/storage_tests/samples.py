@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from storage.records import GainRow, StudyRow
+from storage.records import StudyRow
 from storage.store import Store
 from sweep.model import (
     ArmConfig,
+    ArmGain,
     Basis,
     BlockResult,
     ClientHealth,
@@ -129,12 +130,12 @@ OOM = Diagnosis(
 
 def gain(
     trial: int | None, estimate: float, *, stage: Stage = Stage.SEARCH, word: Comparison | None = None, **changes: Any
-) -> GainRow:
+) -> ArmGain:
     value = Gain(estimate, estimate - 0.015, estimate + 0.015, Basis.BRACKETED, stage)
     word = word or (Comparison.FASTER if value.low > 0 else Comparison.SLOWER if value.high < 0 else Comparison.TIE)
     base = {"metric": SPEED.metric, "concurrency": 1, "category": None, "reference": "baseline"}
     figures = {"value": 90 * (1 + estimate), "accept_length": 2.12, "break_even": 2.12 / (1 + estimate)}
-    return GainRow(trial=trial, comparison=word, gain=value, **(base | figures | changes))
+    return ArmGain(trial=trial, comparison=word, gain=value, **(base | figures | changes))
 
 
 def ranking(*places: tuple[int, int]) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import GainRow, LaunchState, StudyRow
+from storage.records import LaunchState, StudyRow
 from storage.store import Store
 from sweep.errors import StoreError
 from sweep.model import (
     BASELINE,
+    ArmGain,
     Basis,
     Comparison,
     Gain,
@@ -116,7 +117,7 @@ class TestAnalysis:
     def test_replace_leaves_only_the_newest(self, store: Store, study: StudyRow) -> None:
         store.add_trial(study.id, ARM, origin="sampler")
         gain = Gain(-0.086, -0.1, -0.071, Basis.ALTERNATE, Stage.CONFIRM)
-        row = GainRow(0, "output_throughput", 1, None, "baseline", Comparison.SLOWER, gain)
+        row = ArmGain(0, "output_throughput", 1, None, "baseline", Comparison.SLOWER, gain)
         assert store.analysis(study.id) is None
         store.replace_analysis(study.id, [row, row], {"sentences": ["a"]})
         store.replace_analysis(study.id, [replace(row, trial=None), row], {"sentences": ["b"]})
@@ -126,7 +127,7 @@ class TestAnalysis:
 
     def test_gain_of_an_unknown_trial_changes_nothing(self, store: Store, study: StudyRow) -> None:
         store.replace_analysis(study.id, [], {"sentences": ["a"]})
-        row = GainRow(9, "output_throughput", 1, None, "baseline", Comparison.NOT_COMPARABLE)
+        row = ArmGain(9, "output_throughput", 1, None, "baseline", Comparison.NOT_COMPARABLE)
         with pytest.raises(KeyError):
             store.replace_analysis(study.id, [row], {"sentences": ["b"]})
         assert store.analysis(study.id) == {"sentences": ["a"]}

@@ -130,11 +130,29 @@ class TestSentences:
     def row(self, word: Comparison, estimate: float, low: float, high: float, stage: str = "confirm") -> dict[str, Any]:
         gain = {"estimate": estimate, "low": low, "high": high, "basis": "alternate", "stage": stage}
         figures = {"break_even_accept_length": None, "accept_length": None}
-        return {"label": "X", "comparison": word.value, "gain": gain, **figures}
+        return {"label": "X", "comparison": word.value, "gain": gain, "tie_because": None, "flags": [], **figures}
 
     def test_tie_keeps_its_signs(self) -> None:
         text = render.sentence(self.row(Comparison.TIE, 0.004, -0.011, 0.019))
         assert text == "X is a tie with no speculation: +0.4 % (95 %: -1.1 to +1.9)."
+
+    def test_tie_that_its_own_interval_denies_says_why(self) -> None:
+        row = self.row(Comparison.TIE, 0.023, 0.001, 0.044)
+        because = {"reason": "correction", "low": -0.009, "high": 0.056, "comparisons": 12}
+        assert render.sentence(row | {"tie_because": because}) == (
+            "X is a tie with no speculation: +2.3 % (95 %: +0.1 to +4.4), because 12 comparisons are made together: "
+            "with Holm's correction for them the interval is -0.9 % to +5.6 %."
+        )
+        because = {"reason": "tie_band", "low": -0.01, "high": 0.01, "comparisons": 1}
+        text = render.sentence(self.row(Comparison.TIE, 0.006, 0.002, 0.009) | {"tie_because": because})
+        assert text.endswith("because gains within -1.0 % to +1.0 % count as equal.")
+
+    def test_gain_above_the_accept_length_is_not_to_be_believed(self) -> None:
+        row = self.row(Comparison.FASTER, 1.4, 1.2, 1.6)
+        flagged = row | {"flags": ["above_accept_length"], "accept_length": 2.0}
+        assert "do not believe it" in render.sentence(flagged | {"break_even_accept_length": 0.83})
+        # the gate fired at another load; here the gain is one that the accept length allows
+        assert "believe" not in render.sentence(flagged | {"break_even_accept_length": 1.4})
 
     def test_search_number_is_not_passed_off_as_confirmed(self) -> None:
         text = render.sentence(self.row(Comparison.FASTER, 0.1, 0.08, 0.12, stage="search"))

@@ -1,0 +1,62 @@
+"""docs/reference/ is what the program would make of it now."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs_tests.pages import ROOT
+
+GENERATOR = ROOT / "docs" / "generator"
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def check(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(GENERATOR), "--check", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+
+
+def test_reference_pages_are_of_now() -> None:
+    done = check(REFERENCE)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+
+def test_a_stale_page_is_found(tmp_path: Path) -> None:
+    copy = shutil.copytree(REFERENCE, tmp_path / "reference")
+    page = copy / "yaml.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("`max_tokens`", "`most_tokens`"), encoding="utf-8")
+    done = check(copy)
+    assert done.returncode == 1
+    assert "most_tokens" in done.stdout
+    assert "1 pages are stale" in done.stderr
+
+
+def test_nothing_is_left_without_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(GENERATOR))
+    import database_page
+    import verdict_page
+    import yaml_page
+
+    from storage import schema
+    from sweep.config.parts import Workload
+
+    makers = (yaml_page, database_page, verdict_page)
+    assert [word for maker in makers for word in maker.undocumented()] == []
+
+    monkeypatch.setattr(schema.trials.c.why, "doc", None)
+    assert database_page.undocumented() == ["trials.why"]
+
+    monkeypatch.setattr(Workload.model_fields["max_tokens"], "description", None)
+    Workload.model_rebuild(force=True)
+    whole = yaml_page.StudySpec
+    whole.model_rebuild(force=True)
+    try:
+        assert yaml_page.undocumented() == ["workload: max_tokens"]
+    finally:
+        monkeypatch.undo()
+        Workload.model_rebuild(force=True)
+        whole.model_rebuild(force=True)
