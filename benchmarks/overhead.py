@@ -41,7 +41,7 @@ space:
 workload: {prompts: builtin, per_category: 2, max_tokens: 16, concurrency: [1], repeats: 1}
 objectives: [output_throughput@1]
 budget: {trials: 30}
-measurement: {calibrate_launches: 1, engine_default: false, confirm_top: 0}
+measurement: {calibrate_launches: 1, engine_default: false, confirm_top: 0, tolerance: 0.3}
 hosts: [{name: here, kind: local, gpus: [0]}]
 simulate: {profile: tiny, time_scale: 0.5}
 """

@@ -74,11 +74,10 @@ class Found:
     processes: tuple[tuple[int, str], ...]  # pid and name
     supervised: bool
     server_alive: bool
-    kept: bool = False
     state: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @classmethod
-    def from_reply(cls, entry: Mapping[str, Any], *, kept: bool = False) -> Found:
+    def from_reply(cls, entry: Mapping[str, Any]) -> Found:
         processes = tuple((p["pid"], p["comm"]) for p in entry["processes"])
         return cls(
             study=entry["study"],
@@ -94,7 +93,6 @@ class Found:
             processes=processes,
             supervised=entry["supervised"],
             server_alive=entry["server_alive"],
-            kept=kept,
             state=entry["state"],
         )
 

@@ -22,7 +22,7 @@ def state(transport: Transport, server: RunningServer) -> ServerState:
     alive = not _over(record) and _lives(transport, server)
     deadline = time.monotonic() + EXIT_NOTICE_S
     while not alive and not _over(record) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.05)  # the supervisor replaces a file; over SFTP that is seen by looking
         record = _record(transport, server)
     reason = None
     if not alive:

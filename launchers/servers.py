@@ -12,7 +12,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from launchers import path_capacity, run_files
@@ -178,30 +178,25 @@ class HostServers:
             secrets=secrets,
             python=self._remote.python,
         )
-        server = self._as_server(launch_id, reply["state"], reply["folder"], spec, before)
-        with self._lock:
-            self._running[launch_id] = server
-        return server
-
-    def _as_server(
-        self, launch_id: str, state: Mapping[str, Any], folder: str, spec: LaunchSpec | None, before: Mapping[str, int]
-    ) -> RunningServer:
-        skip = len(self._remote.entered(()))
-        return RunningServer(
+        state = reply["state"]
+        server = RunningServer(
             launch_id=launch_id,
             host=self._transport.name,
             pid=state["server"]["pid"],
             start_time=state["server"]["start"],
             port=state["port"],
             marker=state["marker"],
-            run_dir=folder,
+            run_dir=reply["folder"],
             epoch=state["epoch"],
             started_at=state["started"],
-            argv=tuple(state["argv"][skip:]),
-            gpus=spec.gpus if spec else (),
+            argv=tuple(state["argv"][len(self._remote.entered(())) :]),
+            gpus=spec.gpus,
             memory_before=before,
-            api_key=spec.api_key if spec else None,
+            api_key=spec.api_key,
         )
+        with self._lock:
+            self._running[launch_id] = server
+        return server
 
     def state(self, server: RunningServer) -> ServerState:
         """Is it alive; how did it end. Costs two small file reads."""
@@ -269,31 +264,15 @@ class HostServers:
         """What of ours runs on the host, by record and by marker."""
         return tuple(Found.from_reply(entry) for entry in self._remote.call("ps")["found"])
 
-    def reconcile(self, keep: Collection[str] = (), *, grace_s: float = 5.0) -> tuple[Found, ...]:
-        """End everything of ours on the host but this study's launches in ``keep`` that are alive and supervised.
+    def reconcile(self, *, grace_s: float = 5.0) -> tuple[Found, ...]:
+        """End everything of ours on the host, whichever study it was started for, and say what it was.
 
-        Returns what was found, ``kept`` or ended; :meth:`adopt` makes a kept one usable. HostError when something
-        does not die.
+        HostError when something does not die.
         """
-        pairs = [[slug(self._owner.study), slug(launch)] for launch in keep]
-        reply = self._owned("end", timeout_s=grace_s + 60, keep=pairs, grace_s=grace_s)
+        reply = self._owned("end", timeout_s=grace_s + 60, grace_s=grace_s)
         if reply["left"]:
             raise HostError(f"{self._transport.name}: processes {reply['left']} of ours survive SIGKILL")
-        kept = tuple(Found.from_reply(entry, kept=True) for entry in reply["kept"])
-        return kept + tuple(Found.from_reply(entry) for entry in reply["ended"])
-
-    def adopt(self, found: Found, launch_id: str, spec: LaunchSpec) -> RunningServer:
-        """Take over a launch that :meth:`reconcile` kept; ``spec`` is the one it was started with (key and GPUs).
-
-        The memory it holds now cannot be told from what was there before, so its GPUs are compared with empty ones.
-        """
-        if found.state is None or found.run_dir is None:
-            raise HostError(f"{self._transport.name}: launch {launch_id} left no record to adopt it by")
-        before = dict.fromkeys(self._gpus.memory(spec.gpus), 0)
-        server = self._as_server(launch_id, found.state, found.run_dir, spec, before)
-        with self._lock:
-            self._running[launch_id] = server
-        return server
+        return tuple(Found.from_reply(entry) for entry in reply["ended"])
 
     def models(self, paths: Sequence[str]) -> dict[str, ModelFiles]:
         """Which of these models (folders or hub names) the host has, and their config.json."""

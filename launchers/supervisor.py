@@ -33,7 +33,8 @@ container carries the marker as a label. Whatever ends the launch, containers wi
 from __future__ import annotations
 
 # Paths stay strings here (pathlib has no words for descriptors), and the newer idioms of typing need Python 3.9.
-# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH111, PTH112, PTH113, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH111, PTH112, PTH113, PTH116, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH208
 # ruff: noqa: UP006, UP031, UP035, UP045
 import binascii
 import contextlib
@@ -367,12 +368,12 @@ def end_processes(state: State, grace: Callable[[], float], reap: Callable[[], N
         send_group(state, signal.SIGTERM)
         while same(state["server"]) and time.monotonic() < begun + grace():
             reap()
-            time.sleep(0.02)
+            time.sleep(0.02)  # a process group has no descriptor to wait on, and pidfds need Python 3.9
         reap()
     granted = time.monotonic() + (0.0 if same(state.get("server")) else STRAGGLERS_S)
     left = ours(state)
     while left and time.monotonic() < granted:
-        time.sleep(0.05)
+        time.sleep(0.05)  # these need not be our children: their end is seen in /proc alone
         reap()
         left = ours(state)
     deadline = time.monotonic() + KILL_DEADLINE_S
@@ -381,7 +382,7 @@ def end_processes(state: State, grace: Callable[[], float], reap: Callable[[], N
         send_group(state, signal.SIGKILL)
         for proc in left:
             send(proc, signal.SIGKILL)
-        time.sleep(0.02)
+        time.sleep(0.02)  # what SIGKILL takes
         reap()
         left = ours(state)
         empty = 0 if left else empty + 1  # twice, for a child forked while we looked
@@ -871,7 +872,7 @@ def end_runs(pairs: list[tuple[str, State]], grace_s: float) -> list[State]:
         path = os.path.join(folder, "state.json")
         deadline = time.monotonic() + grace_s + STRAGGLERS_S + KILL_DEADLINE_S + 5.0
         while same(state["supervisor"]) and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.02)  # the supervisor is no child of this process
         state = read_state(folder) or state
         if not state["finished"]:
             if same(state["supervisor"]):
@@ -947,21 +948,13 @@ def cmd_ps(base: str, request: State) -> State:
 
 
 def cmd_end(base: str, request: State) -> State:
-    """End everything of ours on these GPUs but ``keep``: [study, launch] pairs whose server is alive."""
+    """End everything of ours on these GPUs, of whichever study."""
     with locked(base):
         check_epoch(base, request)
         places = [base, *rivals(base)]
         entries = found(places)
-    keep = {tuple(pair) for pair in request["keep"]}
-    kept, ended, recorded = [], [], []
-    for folder, state, alive in entries:
-        wanted = (state["study"], state["launch"]) in keep
-        if wanted and folder and same(state["supervisor"]) and same(state["server"]):
-            kept.append(described(folder, state, alive))
-            continue
-        ended.append(described(folder, state, alive))
-        if folder:
-            recorded.append((folder, state))
+    ended = [described(*entry) for entry in entries]
+    recorded = [(folder, state) for folder, state, _ in entries if folder]
     here = {folder for folder, _, _ in entries}
     for folder, state in [run for place in places for run in runs(place)]:
         if folder not in here and not state["finished"]:  # the host was rebooted, or all of it was killed
@@ -969,10 +962,9 @@ def cmd_end(base: str, request: State) -> State:
     end_runs(recorded, request["grace_s"])
     left: list[int] = []
     for _, state, _ in entries:
-        if state["marker"] not in {entry["marker"] for entry in kept}:
-            left.extend(end_processes(state, lambda: 0.0))
+        left.extend(end_processes(state, lambda: 0.0))
     tidy(base)
-    return {"kept": kept, "ended": ended, "left": left}
+    return {"ended": ended, "left": left}
 
 
 def tidy(base: str) -> None:
@@ -1105,7 +1097,7 @@ def cmd_flood(base: str, request: State) -> State:
                 connection.sendall(chunk)
             rounds += 1
             if request["rate"]:
-                time.sleep(max(0.0, begun + rounds / request["rate"] - time.monotonic()))
+                time.sleep(max(0.0, begun + rounds / request["rate"] - time.monotonic()))  # until the next chunk is due
         for connection in connections:
             connection.close()
     finally:

@@ -192,6 +192,8 @@ def _best_row(
         "tie_because": _tie(gain),
         "comparison_with_engine_default": default.comparison.value if default is not None else None,
         "tie_with_engine_default_because": _tie(default),
+        "origin": trial.origin,
+        "why": trial.why,
         "feasible": feasible(trial.constraints),
         "flags": list(trial.flags),
         "host": trial.host,

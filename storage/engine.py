@@ -88,7 +88,7 @@ class Database:
             except exc.DBAPIError as error:
                 if not _busy(error) or attempt == BUSY_RETRIES:
                     raise self.explain(error, "writing") from error
-                time.sleep(0.05 * 2**attempt)
+                time.sleep(0.05 * 2**attempt)  # another process holds the write lock, and tells nobody when it is free
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def backup(self, target: Path) -> None:

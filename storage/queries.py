@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,6 +10,7 @@ import sqlalchemy as sa
 from storage import schema
 from storage.best import best
 from storage.reading import gpu_hours
+from storage.search_state import search_state
 from storage.records import LaunchRow, LaunchState
 from storage.store import Store
 from sweep.model import Role, Stage
@@ -20,7 +22,8 @@ def summary(store: Store, study_id: int) -> dict[str, Any]:
     """What `start` and `resume` end with: {study, state, counts, best} and more of :func:`best`."""
     answer = best(store, study_id)
     head = {key: answer.pop(key) for key in ("study", "simulated", "state")}
-    return {**head, "counts": counts(store, study_id), **answer}
+    search = search_state(store, store.study_by_id(study_id))
+    return {**head, "counts": counts(store, study_id), "search": search, **answer}
 
 
 def counts(store: Store, study_id: int) -> dict[str, int]:
@@ -33,7 +36,7 @@ def counts(store: Store, study_id: int) -> dict[str, int]:
 
 
 def status(store: Store, study_id: int) -> dict[str, Any]:
-    """{study, state, counts, launches: {search, total}, gpu_hours, hosts}. A search launch measures a candidate for
+    """{study, state, counts, launches: {search, total}, search, gpu_hours, hosts}. A search launch measures a candidate for
     the search; GPU-hours are those that launches held, a running one until now."""
     study = store.study_by_id(study_id)
     table = schema.launches
@@ -42,6 +45,7 @@ def status(store: Store, study_id: int) -> dict[str, Any]:
         launched = connection.execute(query.group_by(table.c.stage, table.c.role)).all()
     launches = store.launches(study.id)
     running = {launch.host: launch for launch in launches if launch.state is not LaunchState.ENDED}
+    why = {trial.number: trial.why for trial in store.trials(study.id)} if running else {}
     return {
         "study": study.name,
         "simulated": study.simulated,
@@ -56,18 +60,19 @@ def status(store: Store, study_id: int) -> dict[str, Any]:
             "search": sum(n for stage, role, n in launched if (stage, role) == (Stage.SEARCH, Role.CANDIDATE)),
             "total": sum(n for _, _, n in launched),
         },
+        "search": search_state(store, study),
         "gpu_hours": gpu_hours(launches, study.spec),
         "hosts": [
             {"name": host.name, "kind": host.kind, "state": host.state.value, "note": host.note}
-            | _doing(running.get(host.name))
+            | _doing(running.get(host.name), why)
             for host in store.hosts(study.id)
         ],
     }
 
 
-def _doing(launch: LaunchRow | None) -> dict[str, Any]:
+def _doing(launch: LaunchRow | None, why: Mapping[int, str]) -> dict[str, Any]:
     if launch is None:
-        return {"phase": None, "launch": None, "trial": None, "arm": None, "since": None}
+        return {"phase": None, "launch": None, "trial": None, "arm": None, "why": None, "since": None}
     phase = launch.phase.value if launch.phase else launch.state.value
     since = launch.ready_at or launch.started_at or launch.begun_at
     return {
@@ -75,6 +80,7 @@ def _doing(launch: LaunchRow | None) -> dict[str, Any]:
         "launch": launch.id,
         "trial": launch.trial,
         "arm": launch.config.label(),
+        "why": None if launch.trial is None else why.get(launch.trial),
         "stage": launch.stage.value,
         "since": since,
     }

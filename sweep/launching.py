@@ -15,14 +15,14 @@ from typing import Any
 from storage.store import Store
 from sweep.agenda import Job
 from sweep.analysis.validity import impossible
-from sweep.bench.health import CLIENT_LIMIT, LIMIT, PATH_LIMIT
+from sweep.bench.health import LIMIT, PATH_LIMIT
+from sweep.bench.parts import next_processes
 from sweep.diagnoses import cancelled
 from sweep.metrics import Slo
 from sweep.model import (
     FORCED_ACCEPT_LENGTH,
     BlockResult,
     BlockSpec,
-    ClientHealth,
     Diagnosis,
     Effective,
     Flag,
@@ -265,7 +265,7 @@ class Launcher:
                     live.blocks.append(report.block)
                     return
                 if not stated:
-                    spec = replace(spec, client_processes=_next_processes(report.block.client, report.block.invalid))
+                    spec = replace(spec, client_processes=next_processes(report.block.client, report.block.invalid))
             if report.diagnosis is not None and (
                 report.diagnosis.reason != "path_lost" or attempt + 1 == BLOCK_ATTEMPTS
             ):
@@ -280,7 +280,7 @@ class Launcher:
 
     def _client_processes(self, concurrency: int) -> int | None:
         last = self.store.last_client(self.study_id, self.host, concurrency)
-        return None if last is None else _next_processes(*last)
+        return None if last is None else next_processes(*last)
 
     async def ask(self, method: str, *args: Any) -> Any:
         """A call of the host's owner; raises :class:`Ended` where the host is lost."""
@@ -294,10 +294,6 @@ class Launcher:
                 host_lost=True,
             )  # fmt: skip
         return answer
-
-
-def _next_processes(client: ClientHealth, invalid: str | None) -> int:
-    return client.processes * (2 if CLIENT_LIMIT in (invalid or "") else 1)
 
 
 def _invalid(words: str, concurrency: int) -> Diagnosis:

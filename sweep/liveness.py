@@ -57,7 +57,7 @@ def why_failed(
     deadline = time.monotonic() + (0.0 if stalled else DYING_S)
     try:
         while (alive := servers.state(server).alive) and servers.path_losses == losses and time.monotonic() < deadline:
-            time.sleep(0.1)
+            time.sleep(0.1)  # the end of a process on another machine is seen by looking, as in wait_ready
     except HostError as lost:
         return diagnoses.infra(phase, str(lost))
     if alive and servers.path_losses != losses:

@@ -87,7 +87,7 @@ class HostOwner:
         """Connect, take the host lock, end what earlier runs of this study left, and say what is there."""
         try:
             self._facts = self._servers.prepare(self._engine.version_command(self._settings.python))
-            left_over = tuple(str(found.launch) for found in self._servers.reconcile(set()))
+            left_over = tuple(str(found.launch) for found in self._servers.reconcile())
             if self._settings.kind != "local":  # on this machine there is no path between client and server
                 self._path_capacity = self._servers.path_capacity()
         except SweepError as error:

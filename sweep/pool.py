@@ -99,7 +99,8 @@ class RayPool:
 
         if self._home is not None:
             return None, settings
-        node = node_of(settings.machine or settings.host, ray.nodes())  # type: ignore[no-untyped-call]  # Ray leaves it untyped
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray leaves it untyped
+        node = node_of(settings.machine or settings.host, nodes)
         if node is not None:
             return node, on_node(settings)
         # A local host is the machine of the controller, not that of whichever node.

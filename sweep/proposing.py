@@ -14,9 +14,6 @@ from sweep.search.proposer import Proposer
 from sweep.search.view import Proposal, SpaceView, Told
 from sweep.warmstart import WarmStart
 
-ENDED = "search_ended"  # the event that says why
-OUTLOOK = "outlook"  # the event that says how much is left
-
 
 def proposer_of(spec: StudySpec, space: SearchSpace) -> Proposer:
     """The sampler of a study as its specification asks for it."""
@@ -42,6 +39,11 @@ class Proposing:
     def __init__(self, proposer: Proposer, warm: WarmStart | None = None) -> None:
         self.proposer = proposer
         self._warm = warm
+
+    def facts(self) -> dict[str, Any]:
+        """Who proposes, and out of how many; ``enumerates``: all of them are measured, in order."""
+        proposer = self.proposer
+        return {"sampler": proposer.sampler, "candidates": self.whole, "enumerates": proposer.enumerates}
 
     @property
     def whole(self) -> int:

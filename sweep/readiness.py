@@ -108,4 +108,4 @@ def wait_ready(
                 arm=arm,
             )
             return phases, replace(found, log_path=server.log_path)
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # a file on a host: SFTP has nothing that tells when it grows

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storage.records import HostState as HostRowState
+from storage.search_state import ENDED, OUTLOOK, SEARCH, WARM_START
 from storage.store import Store
 from sweep.agenda import Job, confirm_jobs
 from sweep.books import Books
@@ -24,10 +25,8 @@ from sweep.metrics import Slo
 from sweep.model import ArmConfig, Diagnosis, Role, Stage, Verdict
 from sweep.outputs import OutputCheck
 from sweep.pool import HostLost, Pool
-from sweep.proposing import ENDED, OUTLOOK
 from sweep.reports import LaunchRequest, OwnerSettings, Prepared
 from sweep.seams import Listener
-from sweep.warmstart import EVENT as WARM_START
 
 HEARTBEAT_S = 2.0
 CLOSE_S = 60.0  # what owners get to end their servers and let go of their hosts
@@ -111,6 +110,7 @@ class Runner:
             self._require_hosts()
         if (chosen := self.books.proposing.begin()) is not None:
             self._event(WARM_START, **chosen)
+        self._event(SEARCH, **self.books.proposing.facts())
         for part in (self._search, self._confirm):
             await self._all_hosts(part)
             if self._stopping is not None:
@@ -317,9 +317,10 @@ class Runner:
 
     def _measure_again(self, host: HostState, job: Job) -> None:
         """What the analysis asks for: trials whose brackets disagree are queued again, a baseline that cannot be right
-        is due at once."""
+        is due at once, and so is one for a candidate that no earlier baseline can be compared with."""
         for number, why in self.books.requeue_not_comparable(self.settings.max_attempts):
             self._event("requeued", host=host.name, trial=number, reason=f"not_comparable: {why}")
+            host.agenda.demanded |= number == job.trial
         if job.trial is not None and self.books.impossible(job.trial):
             host.agenda.demanded = True
 

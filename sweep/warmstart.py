@@ -15,6 +15,7 @@ from typing import Any
 
 from storage.reading import BlockFigures, block_figures
 from storage.records import StudyRow
+from storage.search_state import WARM_START
 from storage.store import Store
 from sweep.config import StudySpec
 from sweep.errors import UsageError
@@ -24,7 +25,6 @@ from sweep.told import THROUGHPUT, of_blocks, told
 
 WEIGHT = 0.25
 ERROR = 0.025  # relative, of one launch's throughput, where its row carries none
-EVENT = "warm_start"
 
 Levels = Mapping[int, float]  # concurrency -> output tokens/s of the baseline
 
@@ -146,7 +146,7 @@ class WarmStart:
         self._store, self._study, self._spec = store, study, spec
         self._sources: list[Source] = []
         self.baseline: Levels = {}
-        kept = store.events(study.id, kind=EVENT)
+        kept = store.events(study.id, kind=WARM_START)
         self._chosen = [item["study"] for item in kept[0].detail["studies"]] if kept else None
         if self._chosen:
             there = {row.name: row for row in store.studies()}

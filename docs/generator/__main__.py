@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,11 @@ def _command(command: click.Command, name: str, parent: click.Context, level: in
 def _option(option: click.Option, context: click.Context) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     value = "" if option.is_flag or option.count else f" `{option.make_metavar(context)}`"
+    if isinstance(option.type, click.IntRange):
+        value = " `NUMBER`" if option.metavar is None else value
     more = " May be repeated." if option.multiple and "repeated" not in (option.help or "") else ""
+    if isinstance(option.type, click.IntRange) and option.type.min is not None:
+        more += f" From {option.type.min}" + (f" to {option.type.max}." if option.type.max is not None else " on.")
     if option.envvar:
         more += f" Also from the environment: `{option.envvar}`."
     shown = option.to_info_dict()["default"]
@@ -90,7 +95,7 @@ def metric_page() -> str:
         "numpy's linear interpolation over single requests. How gains, intervals and break-even come of these:",
         "[measurement.md](../measurement.md).",
         "",
-        f"Symbols: {' '.join(symbols.split())}",
+        *textwrap.wrap(f"Symbols: {' '.join(symbols.split())}".replace("``", "`"), width=120),
         "",
         "| metric | unit | better | what it says | formula | also computed so by |",
         "|---|---|---|---|---|---|",

@@ -96,9 +96,9 @@ def _mermaid() -> list[str]:
             out.append(f"    {parent} {one}--{many} {table.name} : {reference}")
     for table in schema.metadata.sorted_tables:
         out.append(f"    {table.name} {{")
-        for column in table.columns:
-            mark = " PK" if column.primary_key else " FK" if column.foreign_keys else ""
-            out.append(f"        {str(column.type).lower()} {column.name}{mark}")
+        for column in table.columns:  # the keys; the tables below hold all of them
+            if mark := "PK" if column.primary_key else "FK" if column.foreign_keys else "":
+                out.append(f"        {str(column.type).lower()} {column.name} {mark}")
         out.append("    }")
     return out
 

@@ -1251,13 +1251,15 @@ class Reply:
         out = ',"e2e_latency":%r' % (now - request.arrival)
         if request.verify_steps and self.server.arm.draft_tokens > 1:
             proposed = request.verify_steps * (self.server.arm.draft_tokens - 1)
+            wrong = self.server.failures.get("overcounted_drafts")  # counters that cannot be right
+            correct = request.correct * (wrong["factor"] if wrong else 1)
             spec = {
-                "spec_accept_rate": request.correct / proposed,
+                "spec_accept_rate": correct / proposed,
                 "spec_accept_length": request.emitted / request.verify_steps,
-                "spec_num_correct_drafts": request.correct,
+                "spec_num_correct_drafts": correct,
                 "spec_num_proposed_drafts": proposed,
                 "spec_verify_ct": request.verify_steps,
-                "spec_accepted_drafts": request.correct,
+                "spec_accepted_drafts": correct,
                 "spec_proposed_drafts": proposed,
                 "spec_correct_drafts_histogram": request.histogram,
                 "spec_accept_histogram": request.histogram,
@@ -2051,8 +2053,9 @@ class Server(Launch):
                 rank=True,
             )
             return 400, ""
-        self.seen.clear()
-        self.last_prompt = []
+        if not self.failures.get("flush_ignored"):
+            self.seen.clear()
+            self.last_prompt = []
         self.cumulative = [0, 0]
         self._reset_interval()
         self.effects.new_block()
@@ -2172,6 +2175,9 @@ class Server(Launch):
         length = max(1, natural_length(self.profile, user) - start, int(sampling.get("min_new_tokens") or 0))
         natural = not sampling.get("ignore_eos") and length <= limit
         target = length if natural else max(1, limit)
+        other = self.failures.get("answer_length")
+        if other:  # an arm that ends its answers elsewhere, which no parting at a near-tie explains
+            target = max(1, min(limit, int(target * other["factor"])))
         request = Request(
             rid=str(body.get("rid") or uuid.uuid4().hex),
             arrival=arrival,

@@ -9,12 +9,15 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sweep.bench.health import LAG_MIN_ELAPSED_S, why_invalid
+from sweep.bench.health import CLIENT_LIMIT, LAG_MIN_ELAPSED_S, why_invalid
 from sweep.model import BlockResult, BlockSpec, ClientHealth, RequestRecord
 
 # Share of a core, seen in one process while a level is warmed up, for which one process is reckoned. Well below the
 # bound at which a block is invalid: a stream's chunks come in bursts, and the measured answers are longer.
 COMFORTABLE_SHARE = 0.5
+# A client that took less than this and was late all the same waited for a busy machine: more of it would not help.
+# It is low because chunks come in bursts: 256 streams whose step takes 20 ms are 4 ms of work at a time.
+BUSY_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +138,10 @@ def processes_for(spec: BlockSpec, warm: BlockResult | None) -> int:
         wanted = math.ceil(warm.client.cpu_share / COMFORTABLE_SHARE)
     in_flight = spec.concurrency if spec.request_rate is None else len(spec.prompts)
     return max(1, min(wanted, in_flight, os.cpu_count() or 1))
+
+
+def next_processes(client: ClientHealth, invalid: str | None) -> int:
+    """How many processes the block after this one is asked to have: as many, since all arms are measured alike; twice
+    as many where the client was the limit, and by its own work."""
+    limited = CLIENT_LIMIT in (invalid or "") and client.cpu_share >= BUSY_SHARE
+    return client.processes * (2 if limited else 1)

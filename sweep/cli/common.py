@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from sweep.cli.completion import studies
 from sweep.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,7 +31,7 @@ def json_option(function: F) -> F:
 
 def study_argument(function: F) -> F:
     """Optional STUDY name; the newest study where left out."""
-    return click.argument("study", required=False)(function)
+    return click.argument("study", required=False, shell_complete=studies)(function)
 
 
 def print_json(value: Mapping[str, Any] | list[Any]) -> None:

@@ -10,13 +10,14 @@ import click
 
 from sweep.cli import render
 from sweep.cli.common import db_option, fraction, json_option, print_json, study_argument
+from sweep.cli.completion import studies
 from sweep.cli.query import open_store
 from sweep.errors import SweepError
 
 
 @click.command()
-@click.argument("study_a")
-@click.argument("study_b")
+@click.argument("study_a", shell_complete=studies)
+@click.argument("study_b", shell_complete=studies)
 @click.option("--fail-on", metavar="3%", help="Exit 1 where an arm is lost, or shown to be worse by more than this.")
 @click.option("--db-b", metavar="URL", help="Database of STUDY_B; default: the same.")
 @db_option

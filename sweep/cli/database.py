@@ -8,6 +8,7 @@ import click
 
 from sweep.cli import render
 from sweep.cli.common import db_option, is_tty, json_option, print_json
+from sweep.cli.completion import studies as known_studies
 from sweep.cli.query import open_store
 from sweep.errors import StoreError, UsageError
 
@@ -66,7 +67,7 @@ def backup(target: Path, db_url: str, as_json: bool) -> None:
 
 
 @db.command()
-@click.argument("studies", nargs=-1)
+@click.argument("studies", nargs=-1, shell_complete=known_studies)
 @click.option(
     "--older-than", "days", metavar="DAYS", type=click.FloatRange(min=0), help="All that finished so long ago."
 )

@@ -1,13 +1,10 @@
-"""What `sweep doctor` looks at: the installation here, and every host through its own supervisor."""
+"""What `sweep doctor` looks at on every host, through the host's own supervisor."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib import metadata, util
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from launchers.locks import Owner, this_holder
@@ -19,20 +16,6 @@ from sweep.registry import ENGINES, HOST_SETTINGS, HOSTS, load
 if TYPE_CHECKING:
     from sweep.config import Host, StudySpec
 
-PACKAGES = ("sweep", "search_spaces", "launchers", "storage")
-LIBRARIES = (
-    "aiohttp",
-    "click",
-    "httpx",
-    "numpy",
-    "optuna",
-    "pandas",
-    "paramiko",
-    "pydantic",
-    "ray",
-    "scipy",
-    "sqlalchemy",
-)
 LOW_DISK_MIB = 10 * 1024  # kernel caches, logs and a drafter fit; below that a long study may not
 CLOCK_S = 2.0  # nothing we measure compares two clocks; people who read logs do
 
@@ -48,34 +31,6 @@ class Check:
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
-
-
-def installation() -> list[Check]:
-    """Is this one installation, and of what?"""
-    homes = {name: _home(name) for name in PACKAGES}
-    if len(set(homes.values())) == 1 and None not in homes.values():
-        checks = [Check("packages", "ok", str(next(iter(homes.values()))))]
-    else:
-        places = ", ".join(f"{name} from {home or 'nowhere'}" for name, home in homes.items())
-        advice = "The four packages belong together; install specsweep into an environment of its own."
-        checks = [Check("packages", "fail", places, advice)]
-    for name in LIBRARIES:
-        try:
-            checks.append(Check(name, "ok", metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            checks.append(Check(name, "fail", "missing", f"pip install {name}"))
-    mode = os.environ.get("RAY_AUTH_MODE")
-    if os.environ.get("RAY_ADDRESS") and mode != "token":
-        advice = "Whoever reaches the cluster's ports can run code on it: set RAY_AUTH_MODE=token there and here."
-        checks.append(Check("ray auth", "warn", mode or "not set", advice))
-    else:
-        checks.append(Check("ray auth", "ok", mode or "not set; Ray runs on this machine alone"))
-    return checks
-
-
-def _home(package: str) -> Path | None:
-    found = util.find_spec(package)
-    return Path(found.origin).parents[1] if found is not None and found.origin else None
 
 
 def servers_of(host: Host, engine: str, engine_args: dict[str, Any], gpus: int, study: str) -> tuple[HostServers, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweep.cli.common import json_option, print_json
+from sweep.cli.common import db_option, json_option, print_json
 from sweep.errors import HostError, UsageError
 
 if TYPE_CHECKING:
@@ -25,16 +25,18 @@ def space_option(function: Any) -> Any:
 @click.command()
 @click.argument("space", metavar="[YAML]", required=False)
 @click.option("--host", "names", multiple=True, help="Check this host (name in the YAML, ssh alias, local).")
+@db_option
 @json_option
-def doctor(space: str | None, names: tuple[str, ...], as_json: bool) -> None:
+def doctor(space: str | None, names: tuple[str, ...], db_url: str, as_json: bool) -> None:
     """Check this installation, the hosts of a search space or those named, their GPUs, engine and models.
 
     Ends with exit code 7 when something keeps a study from running.
     """
     from sweep.cli import host_checks
+    from sweep.cli.installation import installation
 
     spec, hosts = _hosts(space, names)
-    here = host_checks.installation()
+    here = installation(db_url, hosts)
     there = host_checks.check_hosts(hosts, spec)
     bad = [host.name for host, checks in zip(hosts, there, strict=True) if _failed(checks)]
     if as_json:

@@ -46,10 +46,17 @@ class Launch:
     hosts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def with_options(self, *, model: str | None, drafts: Sequence[str], hosts: Sequence[str]) -> Launch:
-        """The same with what the command line says instead."""
+    def with_options(
+        self, *, model: str | None, drafts: Sequence[str], hosts: Sequence[str], gpus: int | None = None
+    ) -> Launch:
+        """The same with what the command line says instead; ``gpus`` is how many one server takes."""
+        pins = self.args if gpus is None else {**self.args, "tp-size": gpus}
         return replace(
-            self, model=model or self.model, drafts=tuple(drafts) or self.drafts, hosts=tuple(hosts) or self.hosts
+            self,
+            model=model or self.model,
+            drafts=tuple(drafts) or self.drafts,
+            hosts=tuple(hosts) or self.hosts,
+            args=pins,
         )
 
 

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 from sweep import __version__
 from sweep.errors import SweepError
@@ -20,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "best": ("sweep.cli.query", "best", "The best configurations against the baseline."),
     "pareto": ("sweep.cli.query", "pareto", "The Pareto front over the objectives."),
     "show": ("sweep.cli.query", "show", "One trial with its launches, blocks and evidence."),
+    "whatif": ("sweep.cli.whatif", "whatif", "What the cost model predicts for what was not measured."),
     "logs": ("sweep.cli.query", "logs", "A trial's server log."),
     "command": ("sweep.cli.query", "command", "The exact launch command of a trial, quoted."),
     "export": ("sweep.cli.export", "export", "Write a study as tables, for Optuna, or its winner as manifests."),
@@ -31,7 +33,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "rm": ("sweep.cli.query", "rm", "Delete a study from the database."),
     "calibrate": ("sweep.cli.calibrate", "calibrate", "Measure the baseline against itself: what can be resolved?"),
     "plan": ("sweep.cli.plan", "plan", "What a search space would run, launching nothing."),
-    "init": ("sweep.cli.plan", "init", "Write a search-space YAML, also from a launch command."),
+    "init": ("sweep.cli.init", "init", "Write a search-space YAML to start from; also from a launch command."),
+    "completion": ("sweep.cli.completion", "completion", "Print what makes a shell's tab key complete `sweep`."),
     "doctor": ("sweep.cli.hosts", "doctor", "Check hosts, GPUs, engine, model, drafter and this installation."),
     "ps": ("sweep.cli.hosts", "ps", "What of ours runs on a host."),
     "clean": ("sweep.cli.hosts", "clean", "End what of ours runs on a host."),
@@ -43,6 +46,14 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and help from the table above, so that the tab key imports no command."""
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(name, help=text) for name, (_, _, text) in COMMANDS.items() if name.startswith(incomplete)
+        ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:

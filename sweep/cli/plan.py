@@ -1,17 +1,15 @@
-"""plan: what a search space would run, launching nothing. init: a search space to start from."""
+"""plan: what a search space would run, launching nothing."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sweep.cli.common import json_option, print_json
 from sweep.cli.space_options import SpaceCommand, read, space_options
-from sweep.errors import UsageError
 
 if TYPE_CHECKING:
     from search_spaces.space import SearchSpace
@@ -226,48 +224,3 @@ def _say(document: dict[str, Any]) -> None:
             say(f"  ... and {len(host['runs']) - SHOWN} more")
     for note in document["notes"]:
         say(f"note: {note}")
-
-
-@click.command()
-@click.option(
-    "--from-command", "command", metavar="COMMAND", help='A launch command, "python -m sglang.launch_server …".'
-)
-@click.option("--model", help="Path or hub name of the target model.")
-@click.option("--draft", "drafts", multiple=True, help="Path or hub name of a draft model; may be repeated.")
-@click.option("--host", "hosts", multiple=True, help="A GPU host: ssh alias, user@host:port, or local.")
-@click.option("--name", help="Name of the study.")
-@click.option("-o", "--output", default="space.yaml", show_default=True, help="File to write; - is standard output.")
-@click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def init(
-    command: str | None,
-    model: str | None,
-    drafts: tuple[str, ...],
-    hosts: tuple[str, ...],
-    name: str | None,
-    output: str,
-    force: bool,
-) -> None:
-    """Write an annotated search-space YAML, from a launch command or from scratch."""
-    from sweep.cli.launch_command import Launch, parse_command
-    from sweep.cli.space_text import to_yaml
-    from sweep.config import load_text
-
-    launch = parse_command(command) if command else Launch()
-    launch = launch.with_options(model=model, drafts=drafts, hosts=hosts)
-    if launch.model is None:
-        raise UsageError("which model? give --model, or --from-command with --model-path in it")
-    text = to_yaml(launch, name)
-    load_text(text, source=output)
-    if output == "-":
-        click.echo(text, nl=False)
-    else:
-        path = Path(output)
-        if path.exists() and not force:
-            raise UsageError(f"{output} exists; choose another name with -o, or say --force")
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
-        click.echo(f"wrote {output}; next: sweep plan {output}", err=True)
-    for note in launch.notes:
-        click.echo(f"note: {note}", err=True)

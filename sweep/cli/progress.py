@@ -170,6 +170,13 @@ def describe(event: Mapping[str, Any]) -> str | None:
         return f"stopping: {event['why']}"
     if kind == "budget":
         return f"no further trials: {event['why']}"
+    if kind == "warm_start":
+        known = ", ".join(f"{item['study']} ({item['launches']} trials)" for item in event["studies"])
+        return f"warm start from {known}" if known else "warm start: no study of this model and GPU is in the database"
+    if kind == "search_ended":
+        return f"the search has ended: {event['why']}"
+    if kind == "screened":
+        return f"{host}: {event['arm']} is stopped early: {event['why']}"
     if kind == "trial":
         return f"{host}: trial {event['trial']} {event['arm']} ({event['why']})"
     if kind == "requeued":

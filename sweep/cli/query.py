@@ -8,6 +8,7 @@ import click
 
 from sweep.cli import render
 from sweep.cli.common import db_option, fraction, is_tty, json_option, print_json, study_argument
+from sweep.cli.completion import studies
 from sweep.cli.ranking_text import print_groups, print_ranking
 from sweep.cli.trial_text import print_trial
 from sweep.errors import BusyError, UsageError
@@ -182,7 +183,7 @@ def command(trial: int, study: str | None, db_url: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", shell_complete=studies)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @db_option
 @json_option

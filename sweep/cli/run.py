@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sweep.cli import finish
-from sweep.cli.common import db_option, is_tty, json_option, print_json
+from sweep.cli.common import db_option, is_tty, json_option, print_json, study_argument
 from sweep.cli.space_options import SpaceCommand, override_options, read, space_options
 from sweep.errors import BusyError, SweepError, UsageError
 
@@ -67,7 +67,7 @@ def start(
 
 
 @click.command()
-@click.argument("study", required=False)
+@study_argument
 @click.option(
     "--space", help="The YAML, extended: more trials, another drafter, a wider axis. The difference is shown."
 )
@@ -110,7 +110,7 @@ def resume(
 
 
 @click.command()
-@click.argument("study", required=False)
+@study_argument
 @click.option("--wait/--no-wait", default=True, help="Wait until the study has stopped.")
 @db_option
 def stop(study: str | None, wait: bool, db_url: str) -> None:
@@ -200,7 +200,8 @@ def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
     else:
         from sweep.cli.query import print_best
 
-        click.echo(f"study {study.name!r} is {state}")
+        ended = answer["search"]["ended"]
+        click.echo(f"study {study.name!r} is {state}" + (f"; the search ended: {ended['why']}" if ended else ""))
         print_best(store, study.name)
         if state == "stopped":
             click.echo(f"`sweep resume {study.name}` carries it on")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sweep.cli.completion import spaces
+
 if TYPE_CHECKING:
     from sweep.config import StudySpec
 
@@ -26,7 +28,7 @@ def space_options(function: F, *, required: bool = True) -> F:
         click.option("--name", help="Name of the study; the YAML's `name` where left out."),
         override_options,
         click.option("--simulate", metavar="[=PROFILE]", help="Simulated servers on local hosts."),
-        click.argument("space", required=required),
+        click.argument("space", required=required, shell_complete=spaces),
     ):
         function = option(function)
     return function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -81,13 +82,34 @@ def _print(answer: dict[str, Any]) -> None:
         f"launches: {answer['launches']['search']} of the search, {answer['launches']['total']} in all; "
         f"{answer['gpu_hours']:.2f} GPU-hours" + (" of simulated GPUs" if answer["simulated"] else "")
     )
+    for line in search_lines(answer["search"]):
+        click.echo(line)
     for host in answer["hosts"]:
         if host["phase"] is None:
             doing = host["state"]
         else:
             trial = f"trial {host['trial']} " if host["trial"] is not None else ""
             doing = f"{trial}{host['arm']}: {host['phase']} for {int(time.time() - host['since'])} s"
+            doing += f"; proposed: {host['why']}" if host["why"] else ""
         click.echo(f"host {host['name']}: {doing}" + (f" ({host['note']})" if host["note"] else ""))
+
+
+def search_lines(search: Mapping[str, Any]) -> list[str]:
+    """What `status` says of the search: what is left to find, or why it has ended; what it began with."""
+    out = []
+    if search["warm_start"]:
+        known = ", ".join(f"{item['study']} ({item['launches']} trials)" for item in search["warm_start"])
+        out.append(f"warm start from {known}")
+    if search["ended"] is not None:
+        out.append(f"search ended: {search['ended']['why']}")
+    elif search["regret"] is not None:
+        left = search["launches_left"]
+        out.append(
+            f"left to find: {100 * search['regret']:.1f} % over the best measured configuration, by the cost model"
+            + (f"; it stops at {100 * search['tolerance']:.1f} %" if search["tolerance"] is not None else "")
+            + (f", after about {left} more launch{'es' if left != 1 else ''}" if left else "")
+        )
+    return out
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -95,10 +95,16 @@ class Host(Part):
         return self.ssh or self.host
 
 
+Profile = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63}|/.*\.json)$")]
+
+
 class Simulate(Part):
     """Taken by ``--simulate``, and by ``engine: simulated``."""
 
-    profile: Name = Field(description="Which model on which GPU the simulated server behaves like.")
+    profile: Profile = Field(
+        description="Which model on which GPU the simulated server behaves like: a shipped one, or the absolute path of "
+        "a JSON file."
+    )
     time_scale: Positive = doc("Real seconds for one simulated second; 0.25 is four times as fast.", 1.0)
     trials: Count | None = doc("Instead of budget.trials.", None, unit="trials")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sweep.config.models import StudySpec
 from sweep.config.places import Host, Simulate
 from sweep.errors import ConfigError
@@ -15,6 +17,8 @@ def simulated(spec: StudySpec, profile: str | None = None, *, trials: int | None
     """
     block = spec.simulate
     if profile is not None:
+        if profile.endswith(".json"):
+            profile = str(Path(profile).expanduser().resolve())
         block = Simulate(profile=profile) if block is None else block.model_copy(update={"profile": profile})
     if block is None:
         raise ConfigError(

@@ -16,10 +16,13 @@ def rounds(speed: float, **more: object) -> list:  # type: ignore[type-arg]  # B
 
 
 def test_holm_steps_down_and_leaves_what_was_not_measured_out() -> None:
-    adjusted = holm(np.array([0.01, np.nan, 0.04, 0.03]))
+    p = np.array([0.01, np.nan, 0.04, 0.03])
+    adjusted = p * holm(p)
     assert adjusted[[0, 2, 3]] == pytest.approx([0.03, 0.06, 0.06])
     assert np.isnan(adjusted[1])
-    assert holm(np.array([0.9, 0.8])) == pytest.approx([1.0, 1.0])
+    # 0.04 comes after 0.03 * 2: it is multiplied by more than its place, so that their order stays
+    assert holm(p)[[0, 2, 3]] == pytest.approx([3.0, 1.5, 2.0])
+    assert holm(np.array([0.0, 0.5])) == pytest.approx([2.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,42 @@ def test_one_arm_of_thirty_by_chance_is_not_faster() -> None:
     assert raw > 1.5
     assert crowd.comparison is Comparison.TIE
     assert crowd.p_adjusted > 5 * 0.01
+
+
+def test_a_tie_that_its_own_interval_denies_carries_the_one_that_decided() -> None:
+    speeds = {0: 824.0, **dict.fromkeys(range(1, 12), 800.0)}
+    found = study(speeds, noise=0.004, seed=3).analyse()
+    row = found.find(0, "output_throughput", 8)
+    assert row is not None
+    assert row.gain is not None
+    assert row.comparison is Comparison.TIE
+    assert row.gain.low > 0  # by itself it would be faster
+    assert row.tie is not None
+    assert (row.tie.reason, row.tie.comparisons) == ("correction", 12)
+    assert row.tie.low < 0 < row.tie.high
+    assert row.tie.low < row.gain.low
+    assert row.tie.high > row.gain.high
+    (kept,) = [t for t in found.as_dict()["ties"] if t["trial"] == 0 and t["category"] is None]
+    assert (kept["reason"], kept["low"]) == ("correction", row.tie.low)
+    # one that is called what its interval says needs no reason
+    alone = study({0: 848.0}, noise=0.004, seed=3).analyse().find(0, "output_throughput", 8)
+    assert alone is not None
+    assert alone.comparison is Comparison.FASTER
+    assert alone.tie is None
+    # what includes 0 by itself needs none either
+    assert all(r.tie is None for r in found.gains if r.gain is not None and r.gain.low <= 0 <= r.gain.high)
+
+
+def test_a_gain_that_is_shown_but_too_small_says_so() -> None:
+    found = study({0: 806.4}, noise=0.0).analyse(settings=AnalysisSettings(prior_sd=0.0005, metrics=()))
+    row = found.find(0, "output_throughput", 8)
+    assert row is not None
+    assert row.gain is not None
+    assert row.gain.low > 0
+    assert row.comparison is Comparison.TIE
+    assert row.tie is not None
+    assert (row.tie.reason, row.tie.low, row.tie.high) == ("tie_band", -0.01, 0.01)
+    assert "because gains within -1.0 % to +1.0 % count as equal" in found.sentences[0]
 
 
 def test_no_effect_names_nobody() -> None:

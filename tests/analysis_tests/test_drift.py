@@ -87,6 +87,50 @@ def test_brackets_that_disagree_make_the_trial_not_comparable() -> None:
     assert row.n_launches == 1
 
 
+@pytest.mark.parametrize(
+    ("last", "refused"),
+    [
+        (800.0, False),
+        (765.0, False),  # 4.5 %: within the tolerance
+        (735.0, True),  # 8.5 %: no two baselines are there to learn such a noise from
+        (870.0, True),
+    ],
+)
+def test_two_baselines_alone_can_disagree(last: float, refused: bool) -> None:
+    night = Night()
+    night.add(None, rounds(800.0))
+    night.add(0, rounds(840.0))
+    night.add(None, rounds(last))
+    assert bool(night.analyse().not_comparable) is refused
+
+
+def test_a_third_baseline_teaches_the_noise_that_two_could_not() -> None:
+    night = Night()
+    night.add(None, rounds(800.0))
+    night.add(0, rounds(840.0))
+    night.add(None, rounds(735.0))
+    assert set(night.analyse().not_comparable) == {0}
+    night.add(0, rounds(830.0))
+    night.add(None, rounds(805.0))  # launches vary by that much here, again
+    assert night.analyse().not_comparable == {}
+
+
+def test_noise_within_launches_is_allowed_for_two_baselines() -> None:
+    rng = np.random.default_rng(5)
+
+    def launch(speed: float, noise: float) -> list:  # type: ignore[type-arg]  # BlockResult
+        return [load_block(speed * float(np.exp(rng.normal(0, noise))), k) for k in range(6)]
+
+    def refused(noise: float) -> bool:
+        night = Night()
+        for trial, speed in ((None, 800.0), (0, 840.0), (None, 735.0)):
+            night.add(trial, launch(speed, noise))
+        return bool(night.analyse().not_comparable)
+
+    assert refused(0.01)  # 8.5 % between launches that are known to 0.4 %
+    assert not refused(0.10)  # and between launches that are known to 4 %
+
+
 def test_brackets_within_what_noise_explains_are_not_refused() -> None:
     night = Night()
     for level in (800.0, 690.0, 790.0, 900.0):  # launches that vary by 12 % anyway

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from sweep.analysis import AnalysisSettings, StudyAnalysis, analyse
@@ -11,7 +13,18 @@ from tests.analysis_tests.recorded import TREES, llama8b, smollm2
 LEVELS = (1, 4, 16, 32, 48)
 OBJECTIVES = [Objective("output_throughput", level, True) for level in LEVELS]
 ONE_LAUNCH_EACH = AnalysisSettings(metrics=("output_throughput",), launch_effects=False)
-BEST = {1: 3, 4: 3, 16: 2}  # by the medians of the table; none at 32 and 48
+GAINING = (1, 4, 16)  # at these loads speculation pays, above it does not
+
+
+def best_by_medians() -> dict[int, int]:
+    """Concurrency -> the tree whose rounds have the highest median throughput in the table itself."""
+    found: dict[int, dict[int, float]] = {}
+    for launch in llama8b()[0]:
+        for level in LEVELS:
+            speeds = [b.output_tokens / b.elapsed_s for b in launch.blocks if b.concurrency == level]
+            if launch.trial is not None:
+                found.setdefault(level, {})[launch.trial] = statistics.median(speeds)
+    return {level: max(speeds, key=lambda trial: speeds[trial]) for level, speeds in found.items()}
 
 
 def analysed(*, without_half_speed: bool = False, settings: AnalysisSettings = ONE_LAUNCH_EACH) -> StudyAnalysis:
@@ -22,13 +35,15 @@ def analysed(*, without_half_speed: bool = False, settings: AnalysisSettings = O
 @pytest.mark.parametrize("settings", [ONE_LAUNCH_EACH, AnalysisSettings(metrics=("output_throughput",))])
 def test_llama8b_names_the_best_tree_at_each_load_or_a_tie_that_contains_it(settings: AnalysisSettings) -> None:
     found = analysed(settings=settings)
+    best = best_by_medians()
+    assert (best[1], best[4], best[16]) == (3, 3, 2)
     for objective in OBJECTIVES:
         ranking = found.ranking[objective.key]
         first = [r for r in ranking if r.rank == 1]
         words = {r.trial: r.result.comparison for r in ranking}
         assert all(r.result.gain is not None and r.result.gain.basis is Basis.RESIDENT for r in ranking)
-        if objective.concurrency in BEST:
-            assert BEST[objective.concurrency] in [r.trial for r in first]
+        assert best[objective.concurrency] in [r.trial for r in first]
+        if objective.concurrency in GAINING:
             assert set(words.values()) == {Comparison.FASTER}
         else:
             assert set(words.values()) == {Comparison.SLOWER}
@@ -44,8 +59,9 @@ def test_llama8b_gains_are_those_of_the_medians() -> None:
         assert row.gain.estimate == pytest.approx(expected, abs=0.02)
 
 
-def test_llama8b_crossover_lies_between_16_and_32_with_an_interval() -> None:
-    found = analysed()
+@pytest.mark.parametrize("settings", [ONE_LAUNCH_EACH, AnalysisSettings(metrics=("output_throughput",))])
+def test_llama8b_crossover_lies_between_16_and_32_with_an_interval(settings: AnalysisSettings) -> None:
+    found = analysed(settings=settings)
     assert {c.trial for c in found.crossovers} == set(TREES)
     for crossing in found.crossovers:
         assert crossing.low is not None
@@ -67,6 +83,18 @@ def test_three_half_speed_blocks_move_no_verdict(settings: AnalysisSettings) -> 
         ]
         assert words[0] == words[1]
     assert with_them.not_comparable == {}
+    assert [s.trial for s in with_them.envelope] == [s.trial for s in without.envelope]
+    # They are in the table, and at half speed: no other block is as far from its launch's middle.
+    spread = {}
+    for name, launches in (("with", llama8b()[0]), ("without", llama8b(without_half_speed=True)[0])):
+        speeds = [
+            [b.output_tokens / b.elapsed_s for b in launch.blocks if b.concurrency == level]
+            for launch in launches
+            for level in LEVELS
+        ]
+        spread[name] = sorted(min(rounds) / statistics.median(rounds) for rounds in speeds)
+    assert spread["with"][2] < 0.6 < spread["with"][3]
+    assert spread["without"][0] > 0.7
 
 
 def test_small_model_names_no_winner_and_no_loser_it_cannot_prove() -> None:

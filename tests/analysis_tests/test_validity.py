@@ -9,9 +9,9 @@ import pytest
 
 from sweep.analysis import AnalysisSettings, Finding
 from sweep.analysis.figures import extract
-from sweep.analysis.validity import gates
-from sweep.model import ArmConfig, BlockResult, ClientHealth, Flag, GpuTelemetry, RequestRecord
-from tests.analysis_tests.made import ARMS, AT_8, CLIENT, CONFIGS, Night, block, load_block, request
+from sweep.analysis.validity import gates, impossible
+from sweep.model import ArmConfig, BlockResult, Flag, GpuTelemetry, RequestRecord
+from tests.analysis_tests.made import ARMS, AT_8, CONFIGS, Night, block, load_block, request
 
 SETTINGS = AnalysisSettings()
 
@@ -96,9 +96,12 @@ def telemetry(clock: float = 1980.0, heat: float = 60.0, reasons: tuple[str, ...
 @pytest.mark.parametrize(
     ("arm", "evidence"),
     [
-        (telemetry(reasons=("hw_thermal_slowdown",)), "throttle reasons hw_thermal_slowdown, the baseline's none"),
-        (telemetry(clock=1580.0), "SM clock 1580 MHz, the baseline's 1980"),
-        (telemetry(heat=82.0), "82 °C, the baseline's 60"),
+        (
+            telemetry(reasons=("hw_thermal_slowdown",)),
+            "reasons hw_thermal_slowdown, the baseline before it none",
+        ),
+        (telemetry(clock=1580.0), "SM clock 1580 MHz, its baselines' 1980"),
+        (telemetry(heat=82.0), "82 °C, its baselines' 60"),
     ],
 )
 def test_throttled_where_clock_heat_or_reasons_differ(arm: list[BlockResult], evidence: str) -> None:
@@ -114,29 +117,97 @@ def test_not_throttled_within_tolerance_when_both_are_or_for_harmless_reasons() 
     assert findings(telemetry(), telemetry(reasons=("gpu_idle",))) == ()
 
 
-def test_client_limited_by_lag_or_by_path_is_invalid() -> None:
-    late = replace(CLIENT, lag_p99_s=0.2)
-    (found,) = findings(PLAIN, changed(lambda _, r: r, client=late))
-    assert (found.flag, found.invalid) == (Flag.CLIENT_LIMITED, True)
-    assert "200 ms late" in found.evidence
-    narrow = ClientHealth(0.0, 0.001, 0.1, chunks=2000, path_capacity_chunks_per_s=2500.0)
-    (found,) = findings(PLAIN, changed(lambda _, r: r, client=narrow))  # 2,000 chunks in 2 s
-    assert "2500 chunks/s, under 3 times the 1000 chunks/s" in found.evidence
-    wide = replace(narrow, path_capacity_chunks_per_s=3100.0)
-    assert findings(PLAIN, changed(lambda _, r: r, client=wide)) == ()
+def test_a_baseline_s_graphs_and_retractions_count_against_what_is_compared_with_it() -> None:
+    line = "Decode batch, #running-req: 8, cuda graph: False"
+    off = changed(lambda _, r: r, log_flags={"cuda_graph_off": line})
+    (found,) = findings(off, PLAIN)
+    assert (found.flag, found.evidence) == (
+        Flag.CUDA_GRAPH_OFF,
+        f"concurrency 8: the baseline before it: {line}",
+    )
+    (found,) = findings(changed(lambda k, r: replace(r, retractions=int(k == 0))), PLAIN)
+    assert (found.flag, found.evidence) == (Flag.RETRACTIONS, "concurrency 8: the baseline before it: 1 retractions")
 
 
-def test_too_few_successes_is_a_verdict_not_a_flag() -> None:
-    def lose(k: int, r: RequestRecord) -> RequestRecord:
-        return replace(r, error="HTTP 500", output_tokens=None) if k == 0 else r
+def test_a_baseline_whose_cache_was_not_flushed_hides_nothing() -> None:
+    clean = changed(lambda _, r: replace(r, cached_tokens=12))
+    full = changed(lambda _, r: replace(r, cached_tokens=200))
+    night = Night()
+    for trial, blocks in ((None, full), (None, clean), (0, full), (None, clean), (1, clean), (None, clean)):
+        night.add(trial, blocks)
+    found = gates([extract(launch, ()) for launch in night.launches], CONFIGS, SETTINGS)
+    assert [f.flag for f in found[0]] == [Flag.CACHED_TOKENS]
+    assert 1 not in found
 
-    (found,) = findings(PLAIN, changed(lose))
-    assert (found.flag, found.invalid) == (None, True)
-    assert "7 of 8 requests succeeded" in found.evidence
-    assert findings(PLAIN, changed(lose, 200)) == ()  # one of 200 is within 99 %
-    (spoilt,) = findings(PLAIN, changed(lambda _, r: r, invalid="more tokens than asked for"))
-    assert spoilt.invalid
-    assert "more tokens than asked for" in spoilt.evidence
+
+@pytest.mark.parametrize(
+    ("nights", "flagged"),
+    [
+        # A baseline that was hot hours ago says nothing about a hot candidate between two cool ones.
+        ("hot cool HOT cool", "the baseline before it none"),
+        ("hot cool COOL cool", None),
+        ("cool cool HOT hot", "the baseline before it none"),
+        ("cool cool COOL hot", "throttle reasons none, the baseline after it hw_thermal_slowdown"),
+        ("cool hot HOT hot cool", None),
+    ],
+)
+def test_throttling_is_judged_by_the_baselines_around_the_launch(nights: str, flagged: str | None) -> None:
+    hot, cool = telemetry(reasons=("hw_thermal_slowdown",)), telemetry()
+    night = Night()
+    for word in nights.split():
+        night.add(0 if word.isupper() else None, hot if word.lower() == "hot" else cool)
+    found = gates([extract(launch, ()) for launch in night.launches], CONFIGS, SETTINGS).get(0, ())
+    assert [f.flag for f in found] == ([] if flagged is None else [Flag.THROTTLED])
+    if flagged is not None:
+        assert flagged in found[0].evidence
+
+
+def test_clock_and_heat_are_interpolated_between_the_baselines_around() -> None:
+    def judged(*clocks: float) -> tuple[Finding, ...]:
+        night = Night()
+        for place, clock in enumerate(clocks):
+            night.add(0 if place == 1 else None, telemetry(clock=clock))
+        return gates([extract(launch, ()) for launch in night.launches], CONFIGS, SETTINGS).get(0, ())
+
+    assert judged(1980.0, 1900.0, 1820.0) == ()  # it fell steadily, and so did the level
+    assert [f.flag for f in judged(1980.0, 1900.0, 1980.0)] == [Flag.THROTTLED]
+
+
+def test_a_server_beside_it_is_the_one_to_compare_with() -> None:
+    night = Night()
+    night.add(None, telemetry())
+    hot = telemetry(reasons=("hw_thermal_slowdown",))
+    night.add(None, hot, pair=1, slot=1)
+    night.add(0, hot, pair=1, slot=1)
+    night.add(None, telemetry())
+    assert gates([extract(launch, ()) for launch in night.launches], CONFIGS, SETTINGS) == {}
+
+
+def test_what_cannot_have_happened_makes_a_block_invalid() -> None:
+    arm = ArmConfig("EAGLE3", "drafter", 3, 1, 8)  # a chain of three: at most four tokens a step
+
+    def shown(accept: float, **more: int) -> BlockResult:
+        (row,) = load_block(800.0, accept=None).requests[:1]
+        steps = 100
+        return block([replace(row, verify_steps=steps, correct_drafts=round((accept - 1) * steps), **more)])
+
+    assert impossible(shown(4.0), arm) is None
+    found = impossible(shown(4.2), arm)
+    assert found is not None
+    assert found.startswith("impossible accept length 4.20: 320 drafts accepted in 100 verify steps")
+    assert "at most 4 tokens a step" in found
+    assert impossible(shown(4.2), replace(arm, num_steps=None)) is None  # up to eight where the depth is not ours
+    assert impossible(shown(9.0), replace(arm, num_steps=None)) is not None
+    assert impossible(shown(9.0), ArmConfig("EAGLE3", "drafter")) is None  # the engine's own choice, not read back
+    assert impossible(shown(2.0, prompt_tokens=40, cached_tokens=40), arm) is None
+    full = impossible(shown(2.0, prompt_tokens=40, cached_tokens=41), arm)
+    assert full == "impossible cache: 41 cached tokens of prompt p0, which has 40"
+
+
+def test_blocks_that_are_invalid_are_not_seen() -> None:
+    line = "Decode batch, #running-req: 8, cuda graph: False"
+    off = changed(lambda _, r: r, log_flags={"cuda_graph_off": line}, invalid="the client was the limit")
+    assert findings(PLAIN, [*off, *PLAIN]) == ()  # measured once more
 
 
 @pytest.mark.parametrize(("speed", "fires"), [(1900.0, True), (1400.0, False)])

@@ -18,29 +18,33 @@ import pytest
 from sweep.bench import health
 from sweep.bench.client import run_block
 from sweep.bench.http import Target
-from sweep.bench.parts import Part, processes_for, whole
+from sweep.bench.parts import Part, next_processes, processes_for, whole
 from sweep.model import BlockResult, BlockSpec, ClientHealth, Prompt, RequestRecord, Stage
 
 ROOT = Path(__file__).parents[2]
 
 
+MARK = f"CREW_TEST={os.getpid()}".encode()  # other runs of these tests have client processes of their own
+
+
 def workers() -> set[int]:
-    """Pids of client processes that live now (zombies are gone)."""
+    """Pids of this run's client processes that live now (zombies are gone)."""
     found = set()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
-            line, state = (folder / "cmdline").read_bytes(), (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            line, environment = ((folder / name).read_bytes() for name in ("cmdline", "environ"))
         except OSError:
             continue
-        if b"sweep.bench.worker" in line and state != "Z":
+        if b"sweep.bench.worker" in line and MARK in environment:
             found.add(int(folder.name))
     return found
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
+def nothing_left(monkeypatch) -> Iterator[None]:
+    monkeypatch.setenv(*MARK.decode().split("="))
     before = workers()
     yield
     gone_by = time.monotonic() + 5
@@ -253,6 +257,24 @@ def test_how_many_processes(monkeypatch, make_spec, stated, seen, expected):
     spec = make_spec(*[f"t{i}" for i in range(70)], concurrency=64, client_processes=stated)
     assert processes_for(spec, seen) == expected
     assert processes_for(replace(spec, concurrency=1), seen) == 1  # one request at a time is one process's work
+
+
+LATE = f"{health.CLIENT_LIMIT}: its event loop woke 9.0 ms late"
+
+
+@pytest.mark.parametrize(
+    ("processes", "cpu_share", "invalid", "expected"),
+    [
+        (1, 0.95, LATE, 2),
+        (2, 0.30, LATE, 4),
+        (1, 0.05, LATE, 1),  # late without work: the machine is busy with something else
+        (2, 0.95, None, 2),
+        (1, 0.95, f"{health.PATH_LIMIT}: it carries 9 chunks/s", 1),
+        (2, 0.95, "9 of 12 requests succeeded", 2),
+    ],
+)
+def test_more_processes_only_where_the_client_itself_was_the_limit(processes, cpu_share, invalid, expected):
+    assert next_processes(ClientHealth(0.0, 0.0, cpu_share, 9, processes=processes), invalid) == expected
 
 
 def test_parts_are_merged_by_the_worst_of_them(make_spec):

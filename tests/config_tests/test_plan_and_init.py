@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +219,51 @@ def test_commands_are_taken_apart_as_a_shell_would() -> None:
     assert launch.notes == ()
     assert launch.cuda_graph
     assert not parse_command("sglang serve --model /m --disable-cuda-graph").cuda_graph
+
+
+def on_a_terminal(answers: str, *args: str) -> tuple[int, str]:
+    """`sweep init` with a terminal of its own; (exit code, everything that stood on the terminal)."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "sweep", "init", *args]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+        os.close(theirs)
+        os.write(ours, answers.encode())
+        said = b""
+        with contextlib.suppress(OSError):  # EIO: the other end has closed
+            while piece := os.read(ours, 4096):
+                said += piece
+    os.close(ours)
+    return process.returncode, said.decode()
+
+
+def test_init_asks_for_what_no_option_said(tmp_path: Path) -> None:
+    out = tmp_path / "s.yaml"
+    code, said = on_a_terminal("/models/m\n/d/one, /d/two\nme@gpu-a:2222 gpu-b\n8\n", "-o", str(out))
+    assert code == 0, said
+    spec = load_space(out)
+    assert spec.model.path == "/models/m"
+    assert [drafter.path for drafter in spec.drafters.values()] == ["/d/one", "/d/two"]
+    assert [host.host or host.ssh for host in spec.hosts] == ["gpu-a", "gpu-b"]
+    assert spec.gpus_per_arm == 8
+    assert spec.gpus_of(spec.hosts[0]) == tuple(range(8))
+
+
+def test_init_takes_the_defaults_and_asks_only_once(tmp_path: Path) -> None:
+    out = tmp_path / "s.yaml"
+    code, said = on_a_terminal("/models/m\n\n", "-o", str(out), "--host", "gpu-a", "--gpus", "2")
+    assert code == 0, said
+    assert "GPU hosts" not in said
+    assert "GPUs that one server takes" not in said
+    spec = load_space(out)
+    assert (spec.space.algorithm, spec.hosts[0].ssh, spec.gpus_per_arm) == (("NGRAM",), "gpu-a", 2)
+    code, said = on_a_terminal("", "-o", str(out))
+    assert code == 2
+    assert "exists; choose another name" in said
+    assert "Target model" not in said  # nothing is asked for in vain
+
+
+def test_init_without_a_terminal_asks_nothing(tmp_path: Path) -> None:
+    result = run("init", "-o", str(tmp_path / "s.yaml"))
+    assert isinstance(result.exception, UsageError)
+    assert "which model?" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []

@@ -91,7 +91,9 @@ def test_the_plan_says_who_is_measured_beside_whom_and_why_not() -> None:
     assert [host["name"] for host in document["hosts"]] == ["gpu-a.0", "gpu-a.1", "gpu-b"]
     (slots,) = [note for note in document["notes"] if note.startswith("host gpu-a: 2 slots of 2 GPUs are measured")]
     assert "Neighbours share power" in slots
-    (alone,) = [note for note in document["notes"] if note.startswith("host gpu-b: a server takes 2 of 4 GPUs, and one")]
+    (alone,) = [
+        note for note in document["notes"] if note.startswith("host gpu-b: a server takes 2 of 4 GPUs, and one")
+    ]
     assert "`slots: 2`" in alone
     full = load("gpus: 4}", "gpus: 3}")
     assert not [note for note in describe(full, SearchSpace.from_spec(full))["notes"] if note.startswith("host gpu-b")]

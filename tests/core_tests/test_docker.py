@@ -44,8 +44,9 @@ def compose(name: str) -> dict[str, Any]:
 
 
 def interpolated(text: str) -> str:
-    """With every variable's default, and a path where the reader has to give one, as compose itself does first."""
-    return re.sub(r"\$\{[A-Z_]+:(-|\?)([^}]*)\}", lambda m: m[2] if m[1] == "-" else "./given", text)
+    """With every variable's default, a path where the reader has to give one, and `~`: compose does so first."""
+    text = re.sub(r"\$\{[A-Z_]+:(-|\?)([^}]*)\}", lambda m: m[2] if m[1] == "-" else "./given", text)
+    return text.replace("~/", "/home/me/")
 
 
 def lint(tool: str, *files: Path) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,11 @@ from pathlib import Path
 
 import click
 
+from storage.where import ALIASES, FIELDS
 from sweep.cli.main import cli
+from sweep.errors import SweepError
+from sweep.expressions import parse
+from sweep.metrics import parse_objective
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -152,7 +156,13 @@ def _wrong_sweep(words: list[str], whole: bool) -> str | None:
     if not whole:
         words = ["0" if re.fullmatch(r"[A-Z_]+", word) else word for word in words]
     try:
-        command.make_context(command.name or "", list(words), parent=context)
+        asked = command.make_context(command.name or "", list(words), parent=context).params
+        if asked.get("where"):
+            parse(asked["where"], FIELDS, ALIASES)
+        for goal in filter(None, [asked.get("objective"), *(asked.get("objectives") or "").split(",")]):
+            parse_objective(goal)
+    except SweepError as error:
+        return str(error)
     except click.MissingParameter as error:
         return error.format_message() if whole else None
     except click.exceptions.Exit:  # --help

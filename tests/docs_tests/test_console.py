@@ -1,4 +1,5 @@
-"""Every `console` fence of the documentation is run, in order, page after page, and its output compared.
+"""Every `console` fence of the documentation is run, in order, page after page, and its output compared; docs/json.md
+and the SQL of the database page are held against the study that comes of it.
 
 One folder and one database for all pages, as a reader has them: the tutorial's study is what the other pages ask about.
 Numbers, configurations, paths and spacing may differ from the page.
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
+import re
 import shlex
 import sqlite3
 import subprocess
@@ -16,10 +19,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
-from sweep.cli.main import main
+from launchers.host_values import Found
+from launchers.locks import Owner, this_holder
+from storage.store import Store
+from sweep import calibration
+from sweep.cli.hosts import _found as entry_as_json
+from sweep.cli.main import COMMANDS, cli, main
+from sweep.metrics import METRICS
 from tests.docs_tests.pages import PAGES, ROOT, Fence, Step, differs, fences, steps
+from tests.queries_tests.json_keys import keys
 
 FIRST = ROOT / "docs" / "tutorial.md"
 WITH_CONSOLE = [FIRST, *(p for p in PAGES if p != FIRST and any(f.language == "console" for f in fences(p)))]
@@ -28,14 +39,25 @@ SLOW = ("start", "calibrate")  # start Ray: in a process of their own
 pytestmark = pytest.mark.ray
 
 
+Said = list[tuple[Fence, Step, str]]  # what each command of a page printed
+
+
 class Reader:
-    """Follows a page in a home of their own."""
+    """Follows pages in a home of their own; ``said``: of the pages followed so far."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.said: dict[Path, Said] = {}
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "SWEEP_", "SPECSWEEP_", "SSH_"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         self.env = {**kept, "HOME": str(home), "PATH": path}
+
+    def follow(self, page: Path) -> Said:
+        """Run a page from top to bottom, once."""
+        if page not in self.said:
+            console = [fence for fence in fences(page) if fence.language == "console"]
+            self.said[page] = [(fence, step, self.run(step.command)) for fence in console for step in steps(fence)]
+        return self.said[page]
 
     def run(self, command: str) -> str:
         """What a terminal would show."""
@@ -73,26 +95,14 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         home = tmp_path_factory.mktemp("reader")
         patch.setenv("HOME", str(home))
         reader = Reader(home)
-        reader.said = follow(reader, FIRST)  # type: ignore[attr-defined]
+        reader.follow(FIRST)
         yield reader
-
-
-def follow(reader: Reader, page: Path) -> list[tuple[Fence, Step, str]]:
-    """Run a page; what each of its commands printed."""
-    return [
-        (fence, step, reader.run(step.command))
-        for fence in fences(page)
-        if fence.language == "console"
-        for step in steps(fence)
-    ]
 
 
 @pytest.mark.parametrize("page", WITH_CONSOLE, ids=[str(page.relative_to(ROOT)) for page in WITH_CONSOLE])
 def test_outputs_are_those_of_the_page(reader: Reader, page: Path) -> None:
-    said = reader.said if page == FIRST else follow(reader, page)  # type: ignore[attr-defined]
-    wrong = [
-        f"{fence}: $ {step.command}\n{fault}" for fence, step, out in said if (fault := differs(step.output, out))
-    ]
+    said = reader.follow(page)
+    wrong = [f"{fence}: $ {step.command}\n{fault}" for fence, step, out in said if (fault := differs(step.output, out))]
     assert not wrong, "\n\n".join(wrong)
 
 
@@ -106,6 +116,63 @@ def test_queries_of_the_database_page_answer(reader: Reader) -> None:
     assert best[0][1] >= best[1][1]  # estimates, the largest first
     assert {row[0] for row in blocks} == {"baseline", "candidate"}
     assert failed == []
+
+
+def documented(section: str) -> set[str]:
+    """Key paths in the tables of one section of docs/json.md."""
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    body = next(part for part in re.split(r"^## ", page, flags=re.MULTILINE) if part.splitlines()[0] == section)
+    return set(re.findall(r"^\| `([^`]+)` \|", body, flags=re.MULTILINE))
+
+
+class TestJson:
+    """Every key that is printed is documented, and no other: the commands that tests/queries_tests does not ask."""
+
+    def keys_of(self, reader: Reader, command: str) -> set[str]:
+        return keys(json.loads(reader.run(f"sweep {command} --json").partition("\nsweep: ")[0]))
+
+    def test_show(self, reader: Reader) -> None:
+        found = self.keys_of(reader, "show 2 smoke")
+        metrics = {f"launches[].blocks[].{name}" for name in METRICS}
+        assert found - metrics == documented("show")
+        assert metrics <= found
+
+    def test_plan(self, reader: Reader) -> None:
+        found = self.keys_of(reader, "plan smoke --simulate")
+        own = {"arms", "known_good", "launches_by_stage"}  # configurations, counts by stage
+        assert {key for key in found if re.split(r"[.\[]", key)[0] not in own} | own == documented("plan")
+
+    def test_doctor(self, reader: Reader) -> None:
+        found = self.keys_of(reader, "doctor smoke --host local")
+        assert found == documented("doctor")
+
+    def test_ps_and_clean(self, reader: Reader) -> None:
+        found = self.keys_of(reader, "ps local") | self.keys_of(reader, "clean local --yes")
+        holder = Owner("night", this_holder()).as_dict()
+        entry = Found("night", "1", 1, "m", 2, 2, 0.0, "c", 3, "/r", ((2, "c"),), True, True)
+        found |= {f"holder.{name}" for name in holder}
+        found |= {f"found[].{key}" for key in keys(entry_as_json(entry))}
+        assert found == documented("ps, clean")
+
+    def test_calibrate(self, reader: Reader) -> None:
+        with Store.open(f"sqlite:///{reader.home / 'sweep.db'}") as store:
+            answer = calibration.describe(store, store.study("smoke"))
+        assert keys({**answer, "state": "finished"}) == documented("calibrate")
+
+
+def test_every_command_with_json_has_its_keys_documented() -> None:
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    titles = {word for title in re.findall(r"^## (.+)$", page, flags=re.MULTILINE) for word in title.split(", ")}
+    context = click.Context(cli, info_name="sweep")
+    found = {name: cli.get_command(context, name) for name in COMMANDS}
+    with_json = {name for name, command in found.items() if command and _takes_json(command)}
+    assert {"best", "db", "plan"} <= with_json
+    assert with_json - titles == set()
+
+
+def _takes_json(command: click.Command) -> bool:
+    inner = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+    return any("--json" in parameter.opts for one in inner for parameter in one.params)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,13 @@ def _commands_only(fence: Fence) -> str:
     return "\n".join(line for line in fence.text.splitlines() if line.startswith("$ "))
 
 
+def test_arrows_of_the_architecture_are_those_that_are_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    shown = [fence.text.strip().split("\n") for fence in fences(ROOT / "docs" / "architecture.md")]
+    assert layers in shown
+
+
 @every_page
 def test_every_fence_says_what_it_is(page: Path) -> None:
     assert [str(fence) for fence in fences(page) if fence.language not in LANGUAGES] == []
@@ -115,6 +123,9 @@ class TestTheChecksThemselves:
             ("sweep start --simulat my.yaml", "No such option"),
             ("sweep strat", "no command"),
             ("sweep db trimm", "no command"),
+            ("sweep best --where 'topk <= '", "condition"),
+            ("sweep best --where 'top_k <= 4'", "top_k"),
+            ("sweep pareto --objectives throughput@1,ttft_p99@1", "unknown metric"),
             ("sweep export smoke", "Missing option"),
             ("sweep best | sweep show", "Missing argument"),
             ("sweep show two", "not a valid integer"),

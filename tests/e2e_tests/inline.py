@@ -34,7 +34,7 @@ space:
 workload: {{prompts: builtin, categories: [code], per_category: 2, max_tokens: 48, concurrency: [1], repeats: 1}}
 objectives: [output_throughput@1]
 measurement: {{calibrate_launches: 1, engine_default: false, confirm_top: {confirm}, confirm_launches: 1,
-  stall_timeout_s: {stall}}}
+  tolerance: 0.3, stall_timeout_s: {stall}}}
 hosts: {hosts}
 simulate: {{profile: tiny, time_scale: 1}}
 """

@@ -20,7 +20,7 @@ from typing import Any
 
 from launchers.hosts import ssh
 from storage.store import Store
-from sweep import assembly, session
+from sweep import assembly, beside, session
 from sweep.bench import health
 from sweep.config import Overrides, StudySpec, load_text
 from sweep.errors import SweepError
@@ -29,6 +29,7 @@ from sweep.pool import InlinePool, RayPool
 # Whether this machine is busy is no question here, and these blocks are too small to be judged by.
 health.LAG_P50_LIMIT_S = health.LAG_P99_LIMIT_S = 60.0
 health.CPU_SHARE_LIMIT = 10.0
+beside.NEIGHBOUR_LIMIT = 10.0
 
 
 def say(line: str) -> None:

@@ -7,7 +7,7 @@ host's owner (during) it dies 0.05 s after the call began.
 from __future__ import annotations
 
 import pytest
-from faults_helpers import Lab
+from faults_helpers import Lab, changed, marked, read
 
 # In the order of a trial's life; the first launch of a study is a baseline's, the second its first trial's.
 POINTS = [
@@ -53,6 +53,35 @@ def test_the_points_lie_where_they_say(lab: Lab) -> None:
     before = lab.blocks()
     lab.run("resume")
     lab.check(before)
+
+
+def test_killed_with_two_servers_beside_each_other(lab: Lab) -> None:
+    """Resident pairing: baseline and candidate live on the same GPUs; both are found and ended."""
+    pins = {"server": {"args": {"max-total-tokens": 8192, "sleep-on-idle": True}}}
+    lab.write(changed(pins, {"measurement": {"pairing": "resident"}}))
+    # Two calibration baselines have measured six blocks; the eighth is the candidate's beside its baseline.
+    lab.run("start", exit_code=-9, kill="during:measure:8")
+    assert len({read(pid, "cmdline") for pid in marked(lab.base) if b"--port" in read(pid, "cmdline")}) >= 2
+    before = lab.blocks()
+    lab.run("resume")
+    lab.check(before)
+    assert lab.query("SELECT count(*) FROM gains WHERE basis = 'resident'") != [(0,)], "they were measured as a pair"
+
+
+def test_killed_in_the_confirm_stage(lab: Lab) -> None:
+    """What the winner still lacks is made up for, and the search is not repeated."""
+    lab.write({"measurement": {"confirm_top": 1, "confirm_launches": 1}})
+    # Two blocks a launch: baseline, two trials, closing baseline, the confirming baseline, then the winner's first.
+    lab.run("start", exit_code=-9, kill="during:measure:11")
+    assert lab.query("SELECT count(*) FROM launches WHERE stage = 'confirm' AND verdict = 'complete'") == [(1,)]
+    before = lab.blocks()
+    lab.run("resume")
+    lab.check(before)
+    confirmed = lab.query("SELECT role FROM launches WHERE stage = 'confirm' AND verdict = 'complete'")
+    assert ("candidate",) in confirmed
+    assert ("baseline",) in confirmed
+    searched = "SELECT count(*) FROM launches WHERE stage = 'search' AND role = 'candidate' AND verdict = 'complete'"
+    assert lab.query(searched) == [(2,)]
 
 
 def test_killed_again_and_again(lab: Lab) -> None:

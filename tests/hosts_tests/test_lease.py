@@ -182,11 +182,11 @@ class TestDeathOfAController:
         controller.stdout.close()
         os.kill(controller.pid, signal.SIGKILL)
         controller.wait()
-        assert not gone(pid), "the server outlives its controller: until the lease runs out it may be adopted"
+        assert not gone(pid), "the server outlives its controller, until the lease runs out"
         after = make_servers(here())
         after.prepare()
         (found,) = after.reconcile()
-        assert (found.launch, found.pid, found.kept) == ("1", pid, False)
+        assert (found.launch, found.pid) == ("1", pid)
         assert ours(tmp_path) == []
 
     def test_release_ends_servers_that_still_run(self, make_servers: Make) -> None:
@@ -200,17 +200,17 @@ class TestDeathOfAController:
     def test_reconcile_on_a_host_with_nothing(self, make_servers: Make) -> None:
         servers = make_servers(here())
         servers.prepare()
-        assert servers.reconcile({"1", "2"}) == ()
+        assert servers.reconcile() == ()
 
-    def test_reconcile_keeps_only_what_lives_and_is_of_this_study(self, make_servers: Make) -> None:
+    def test_reconcile_ends_what_another_study_left(self, make_servers: Make) -> None:
         before = make_servers(here(), holder=dead_holder(), study="other")
         before.prepare()
         server = before.start(launch(), "1")
         log_until(before, server, b"ready")
         after = make_servers(here(), study="mine")
         after.prepare()
-        (found,) = after.reconcile({"1"})
-        assert not found.kept
+        (found,) = after.reconcile()
+        assert (found.study, found.pid) == ("other", server.pid)
         assert gone(server.pid)
 
     def test_same_launch_started_twice_is_one_server(self, make_servers: Make) -> None:

@@ -109,7 +109,7 @@ def test_ports_are_apart(make_servers: Make, monkeypatch: pytest.MonkeyPatch, tm
     """Also where the first server does not listen yet; with so few ports, chance would give one twice."""
     slots = [slot(make_servers, gpu) for gpu in range(4)]
     for source in tmp_path.glob("base/*/slots/*/bin/specsweep_supervisor_*.py"):
-        source.write_text(source.read_text().replace("PORTS = (20000, 32000)", "PORTS = (21000, 21010)"))
+        source.write_text(source.read_text().replace("PORTS = (20000, 32000)", "PORTS = (21000, 21010)  # few"))
     with ThreadPoolExecutor(4) as pool:
         servers = list(pool.map(lambda each: each.start(launch("--ready-after", "60"), "1"), slots))
     assert len({server.port for server in servers}) == 4

@@ -35,7 +35,7 @@ space:
 workload: {categories: [code, writing], per_category: 2, max_tokens: 32, concurrency: [1], repeats: 2}
 objectives: [output_throughput@1]
 budget: {trials: 1}
-measurement: {calibrate_launches: 1, engine_default: false, confirm_top: 0}
+measurement: {calibrate_launches: 1, engine_default: false, confirm_top: 0, tolerance: 0.3}
 simulate: {profile: tiny, time_scale: 1.0}
 hosts: [{name: gpu, kind: local, gpus: 1, base_dir: BASE}]
 """

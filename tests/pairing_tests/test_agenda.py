@@ -112,7 +112,9 @@ def test_a_trial_that_cannot_be_compared_is_queued_again_while_it_has_attempts(l
 def test_the_launches_left_are_those_of_the_plan(lab, mode, confirm):
     pins = ("server.args.max-total-tokens=4096", "server.args.sleep-on-idle=true")
     sets = ("budget.trials=3", "measurement.baseline_every=2", f"measurement.confirm_top={confirm}")
-    spec = lab.spec("space.num_steps=[1, 3, 5]", "space.num_draft_tokens=[2, 4, 6]", *sets, *pins, f"measurement.pairing={mode}")
+    spec = lab.spec(
+        "space.num_steps=[1, 3, 5]", "space.num_draft_tokens=[2, 4, 6]", *sets, *pins, f"measurement.pairing={mode}"
+    )
     plan = describe(spec, SearchSpace.from_spec(spec))
     assert plan["trials"] == 3
     start = 2 if mode is Basis.RESIDENT else 1  # the check of the neighbour, or the first baseline

@@ -94,6 +94,33 @@ def test_other_prompts_hosts_and_loads_are_not_compared():
     assert check.questions("h", [block(BASE)]) == []
 
 
+def test_what_waited_when_a_run_was_cut_short_is_asked_by_the_next() -> None:
+    check = OutputCheck()
+    events: list[tuple[str, str, dict[str, object]]] = []
+    check.answered("h", [block(BASE)], [])
+    for trial, token in ((1, 8), (2, 9)):
+        waiting = check.candidate("h", trial, [block(BASE | {"q3": (1, 2, token, 9)})])
+        assert waiting is not None
+        events.append(("outputs_open", "h", json.loads(json.dumps(waiting))))
+        if trial == 1:
+            asked = check.questions("h", [block(BASE)])
+            (found,) = check.answered("h", [block(BASE)], [TokenAnswer(question, {3: -0.1}) for question in asked])
+            events.append(("outputs", "h", json.loads(json.dumps(found.detail))))
+
+    again = OutputCheck.resumed(events)
+    assert again.questions("elsewhere", [block(BASE)]) == []
+    (question,) = again.questions("h", [block(BASE)])  # of trial 2 alone; no baseline's text is needed for it
+    assert (question.prompt_id, question.prefix, question.candidates) == ("q3", (1, 2), (3, 9))
+    (late,) = again.answered("h", [block(BASE)], [TokenAnswer(question, {3: -0.1, 9: -0.2})])
+    assert (late.trial, late.differs, late.detail["near_ties"], late.detail["same"]) == (2, False, 1, 9)
+    # what the baseline showed of itself is remembered: ten prompts before the end of the first run
+    assert (found.detail["baseline_prompts"], late.detail["baseline_prompts"]) == (10, 10)
+
+
+def test_without_a_baseline_s_text_there_is_nothing_to_keep() -> None:
+    assert OutputCheck().candidate("h", 1, [block(BASE)]) is None
+
+
 # ---------------------------------------------------------------------------------------------- the question itself
 
 

@@ -21,25 +21,25 @@ def processes(lab, study) -> list[tuple[str, int, bool]]:
     return [(b.role, b.client["processes"], b.invalid is None) for b in block_figures(lab.store, study.id)]
 
 
-def test_a_client_that_was_the_limit_is_doubled_for_every_arm(lab, monkeypatch):
-    judged: list[int] = []
-
+@pytest.mark.parametrize("busy", ["baseline", "candidate"])
+def test_a_client_that_was_the_limit_is_doubled_for_every_arm(lab, monkeypatch, busy):
     def busy_at_first(rows, found, elapsed, **more):
         """The real judgement, of a client that by itself takes a whole core and by two processes does not."""
-        judged.append(found.processes)
-        share = 0.95 if found.processes == 1 and len(rows) > 4 else 0.5
-        return health.why_invalid(rows, replace(found, cpu_share=share), elapsed, **more)
+        concerned = busy == "baseline" or any(row.verify_steps for row in rows)
+        share = 0.95 if found.processes == 1 and len(rows) > 4 and concerned else 0.5
+        in_time = replace(found, cpu_share=share, lag_p50_s=0.0, lag_p99_s=0.0)
+        return health.why_invalid(rows, in_time, elapsed, **more)
 
     monkeypatch.setattr(parts, "why_invalid", busy_at_first)
     study = lab.run(*ONE, *LOAD, "workload.requests_per_level=8")
     found = processes(lab, study)
-    # The first baseline block found it out; the one after it, the candidate and the last baseline have two processes.
-    assert found == [
-        ("baseline", 1, False),
-        ("baseline", 2, True),
-        ("candidate", 2, True),
-        ("baseline", 2, True),
-    ]
+    # The block that found it out, and everything after it with two processes. Where it was a candidate's, no earlier
+    # baseline can be compared with it: one is due at once, and the candidate is measured again.
+    late = [("candidate", 1, False), ("candidate", 2, True), ("baseline", 2, True), ("candidate", 2, True)]
+    if busy == "baseline":
+        assert found == [("baseline", 1, False), ("baseline", 2, True), ("candidate", 2, True), ("baseline", 2, True)]
+    else:
+        assert found == [("baseline", 1, True), *late, ("baseline", 2, True)]
     (row,) = lab.best(study)["best"]
     assert row["gain"] is not None
     assert "client_limited" not in row["flags"]

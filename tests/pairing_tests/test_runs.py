@@ -79,6 +79,71 @@ def test_a_step_between_the_brackets_queues_the_trial_again(lab, monkeypatch):
     assert row["gain"]["estimate"] > 0
 
 
+@pytest.mark.parametrize(("factor", "attempts", "launches"), [(1.5, 2, "B0B0B"), (1.5, 1, "B0B"), (1.0, 2, "B0B")])
+def test_two_baselines_are_enough_to_refuse_a_step(lab, monkeypatch, factor, attempts, launches):
+    """Without calibration launches a study of one trial has no more; servers after the first baseline run slower."""
+    heard = lab.heard.on_event
+
+    def on_event(event):
+        heard(event)
+        if event["kind"] == "finished" and len(lab.kinds("finished")) == 1:
+            (epoch,) = lab.folder.glob("host/**/drift_epoch")
+            epoch.write_text(repr(float(epoch.read_text()) - 2e6))
+
+    monkeypatch.setattr(lab.heard, "on_event", on_event)
+    step = {"effects": {"drift": {"kind": "step", "at_s": 1e6, "factor": factor}}}
+    study = lab.run(
+        *ONE,
+        "workload.repeats=1",
+        "measurement.tolerance=0.2",
+        f"measurement.max_attempts={attempts}",
+        profile=step,
+    )
+    assert order(lab, study) == launches
+    assert len(lab.kinds("requeued")) == (launches == "B0B0B")
+    answer = lab.best(study)
+    (row,) = answer["best"]
+    if factor > 1 and attempts == 1:  # nothing is left to measure again with: it stays so, and says so
+        assert "not_comparable" in row["flags"]
+        assert (row["comparison"], row["gain"], row["value"]) == ("not_comparable", None, None)
+        assert not answer["beats_baseline"]
+        assert "differ by -3" in lab.show(study, 0)["flag_evidence"]["not_comparable"]
+    else:
+        assert "not_comparable" not in row["flags"]
+        assert row["gain"]["estimate"] > 0
+
+
+def test_what_a_crashed_run_had_no_baseline_to_ask_is_asked_by_the_next(lab, monkeypatch):
+    class Crash(Exception):
+        """The controller ends just after the trial's row was written."""
+
+    wrong = {"failures": [{"kind": "wrong_output"}]}
+    spec = lab.spec(*ONE, *LONG, profile=wrong)
+    study = lab.create(spec)
+
+    def on_event(event):
+        if event["kind"] == "finished" and event["trial"] == 0:
+            raise Crash
+
+    def run() -> str:
+        return session.run(lab.store, lab.store.study_by_id(study.id), spec, lambda *_: lab.heard, InlinePool())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.heard, "on_event", on_event)
+        with pytest.raises(Crash):
+            run()
+    shown = lab.show(study, 0)
+    assert (shown["verdict"], shown["outputs"], shown["outputs_unasked"]) == ("complete", [], 1)
+    text = CliRunner().invoke(show, ["0", "--db", f"sqlite:///{lab.folder}/t.db"]).output
+    assert "of 1 launches not judged yet: no baseline was launched after them" in text
+
+    assert run() == "finished"
+    shown = lab.show(study, 0)
+    (found,) = shown["outputs"]
+    assert (found["differs"], found["differences"], shown["outputs_unasked"]) == (True, 4, 0)
+    assert "output_differs" in shown["flags"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pins", [(), ("server.args.max-total-tokens=4096", "server.args.sleep-on-idle=true")])
 def test_a_study_stopped_within_a_pair_measures_it_anew(lab, pins, monkeypatch):
