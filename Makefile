@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_DB := .demo/sweep.db
 
-.PHONY: demo test faults cluster docs lint check clean
+.PHONY: demo test faults cluster walkthrough docs lint check clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -19,7 +19,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sweep best --db sqlite:///$(DEMO_DB)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not faults and not cluster and not clock"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not faults and not cluster and not walkthrough and not clock"
 	$(BIN)/python -m pytest -q -m clock
 
 # Minutes each, and not part of `make test`: harm done to hosts and controllers; Ray clusters of several nodes.
@@ -33,12 +33,18 @@ cluster: $(VENV)/.installed
 docs: $(VENV)/.installed
 	$(BIN)/python docs/generator
 
+# The README as a stranger follows it, in a clone and environments of its own: needs the package registries, a browser.
+walkthrough: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -m walkthrough tests/walkthrough_tests
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
+	$(BIN)/hadolint docker/*Dockerfile
+	$(BIN)/shellcheck docker/*.sh .ci/run
 
 check: lint test
 

@@ -2,7 +2,7 @@
 
 `python benchmarks/pipeline.py [--seeds 5] [--json]`
 
-For each seed: `sweep start SPACE --simulate` on two drafters that differ, 760 configurations and no budget. The study
+For each seed: `sweep start SPACE --simulate` on two drafters that differ, 744 configurations and no budget. The study
 must end by its own stop rule. Its winner (the first of `sweep best`) is judged by the simulator's noise-free throughput
 (`launchers.simulated.truth`) against the best of the space. Real processes, real Ray, real HTTP; launches differ by
 0.8 %, blocks by 1 %. The last line of ``--json`` is one JSON document.
@@ -54,7 +54,7 @@ SPACE: dict[str, Any] = {
     },
     "workload": {
         "categories": list(CATEGORIES),
-        "per_category": 1,
+        "per_category": 2,
         "max_tokens": MAX_TOKENS,
         "ignore_eos": True,
         "stream_interval": 4,
@@ -157,31 +157,33 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document as the last line")
     asked = parser.parse_args()
     count = len(SearchSpace.from_spec(load_text(yaml.safe_dump(SPACE))).candidates)
-    print(f"{count} configurations")
-    print(
-        "seed  ended    search launches  all launches  winner                          true regret  gain reported / true"
-    )
+    say(f"{count} configurations")
+    say("seed  ended    search launches  all launches  winner                        true regret  gain reported / true")
     outcomes: list[Outcome] = []
     for seed in range(1, asked.seeds + 1):
         with tempfile.TemporaryDirectory() as folder:
             found = run(seed, Path(folder))
         outcomes.append(found)
-        print(
+        say(
             f"{seed:>4}  {found.ended:<8} {found.launches['search']:>15}  {found.launches['total']:>12}  "
-            f"{found.winner:<30}  {100 * found.regret:>9.2f} %  {100 * found.reported_gain:+.1f} % / "
-            f"{100 * found.true_gain:+.1f} %{'' if found.inside else ' (outside its interval)'}",
-            flush=True,
+            f"{found.winner:<28}  {100 * found.regret:>9.2f} %  {100 * found.reported_gain:+.1f} % / "
+            f"{100 * found.true_gain:+.1f} %{'' if found.inside else ' (outside its interval)'}"
         )
     if asked.json:
         summary = {
             "configurations": count,
             "decided": all(one.ended == "decided" for one in outcomes),
             "most_search_launches": max(one.launches["search"] for one in outcomes),
-            "largest_regret": max(one.regret for one in outcomes),
             "median_search_launches": statistics.median(one.launches["search"] for one in outcomes),
+            "largest_regret": max(one.regret for one in outcomes),
             "studies": [asdict(one) for one in outcomes],
         }
-        print(json.dumps(summary))
+        say(json.dumps(summary, allow_nan=False))
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

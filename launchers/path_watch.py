@@ -7,6 +7,7 @@ itself, whatever the server does: one that comes back late shows that it was the
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ SHARE = 0.01  # of a block's time: less than that moves no figure that could be 
 class PathWatch:
     """Asks about four times a second in a thread of its own, between :meth:`start` and :meth:`stop`.
 
-    ``ping`` is one round trip in seconds; HostError from it ends the watch (a broken connection is found by others).
+    ``ping`` is one round trip, in seconds; while it raises HostError the connection is broken, which others make anew.
     """
 
     def __init__(self, ping: Callable[[], float], interval_s: float = INTERVAL_S) -> None:
@@ -36,21 +37,22 @@ class PathWatch:
 
     def _watch(self) -> None:
         while not self._over.is_set():
-            self._asked = time.monotonic()
-            try:
-                self._trips.append(self._ping())
-            except HostError:
-                return
-            self._asked = None
+            broken_since, self._asked = self._asked, self._asked or time.monotonic()
+            with contextlib.suppress(HostError):
+                trip = self._ping()
+                self._trips.append(trip if broken_since is None else time.monotonic() - broken_since)
+                self._asked = None
             self._over.wait(self._interval_s)
 
     def stop(self) -> float:
         """Seconds for which the path stood still since :meth:`start`, an answer that is still outstanding included."""
         self._over.set()
         asked, trips = self._asked, list(self._trips)
+        if not trips:
+            return 0.0  # nothing to compare with; a path that was away all the time brought no answers either
+        usual = min(trips)
         if asked is not None:
             trips.append(time.monotonic() - asked)
-        usual = min(trips, default=0.0)
         return sum(trip - usual for trip in trips if trip - usual > LATE_S)
 
 

@@ -36,11 +36,12 @@ class HostState:
     aside: str | None = None  # why the host is not used any more
     launch: int | None = None  # the row of the launch under way
     phase: str | None = None  # the phase last written to that row
-    beside: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)  # launch -> slots busy as each block began
+    measuring: bool = False  # the launch under way has come to its blocks
+    beside: set[str] = field(default_factory=set)  # other slots that had a server meanwhile
 
-    def neighbours(self, hosts: Iterable[HostState]) -> tuple[str, ...]:
+    def neighbours(self, hosts: Iterable[HostState]) -> list[HostState]:
         """Other slots of the same machine that have a launch under way."""
-        return tuple(h.name for h in hosts if h is not self and h.machine == self.machine and h.launch is not None)
+        return [h for h in hosts if h is not self and h.machine == self.machine and h.launch is not None]
 
     @property
     def machine(self) -> str:
@@ -70,6 +71,7 @@ class HostWork:
 
     async def launch(self, host: HostState, job: Job) -> LaunchOutcome:
         """One launch alone on the host's GPUs."""
+        host.beside.clear()
         outcome = await self._launcher(host, job).run(job, self._request(host, job), self._plan(host, job))
         outcome = _marked(host, outcome)
         self._compare_outputs(host, job, outcome)
@@ -79,6 +81,7 @@ class HostWork:
     async def pair(self, host: HostState, job: Job) -> tuple[Job, beside.PairOutcome]:
         """A candidate beside a baseline of its own; returns the baseline's job and what came of both. Where they do
         not fit, the host goes on bracketed."""
+        host.beside.clear()
         pair = self.books.next_pair()
         job, base = replace(job, pair=pair), Job(BASELINE, Role.BASELINE, job.stage, pair=pair)
         out = await beside.measure_pair(
@@ -121,8 +124,12 @@ class HostWork:
             if kind == "launch":
                 host.launch, host.phase = more["launch"], None
                 self.store.set_host_state(self.books.study_id, host.name, HostRowState.BUSY)
+                for other in host.neighbours(self.hosts.values()):
+                    if other.measuring:
+                        other.beside.add(host.name)
             elif kind == "block":
-                host.beside.setdefault(more["launch"], []).append(host.neighbours(self.hosts.values()))
+                host.measuring = True
+                host.beside |= {other.name for other in host.neighbours(self.hosts.values())}
             self.event(kind, host=host.name, trial=job.trial, stage=job.stage, **more)
 
         async def call(method: str, *args: Any) -> Any:
@@ -143,7 +150,7 @@ class HostWork:
         return plan
 
     def _idle(self, host: HostState, outcome: LaunchOutcome) -> None:
-        host.launch = None
+        host.launch, host.measuring = None, False
         self.store.set_host_state(self.books.study_id, host.name, HostRowState.IDLE, outcome.unclean)
 
     def _go_bracketed(self, host: HostState, why: str) -> None:
@@ -167,9 +174,7 @@ class HostWork:
 
 def _marked(host: HostState, outcome: LaunchOutcome) -> LaunchOutcome:
     """With the flag that says beside whom it was measured, where it was not alone on its machine."""
-    blocks = host.beside.pop(outcome.measured.launch_id, [])
-    names = sorted({name for block in blocks for name in block})
-    if not names:
+    if not host.beside:
         return outcome
-    words = f"{sum(map(bool, blocks))} of {len(blocks)} blocks began beside a server of ours on {', '.join(names)}"
+    words = f"servers of ours ran on {', '.join(sorted(host.beside))} while its blocks were measured"
     return replace(outcome, flags={**outcome.flags, Flag.NEIGHBOURS: words})

@@ -8,10 +8,11 @@ from dataclasses import replace
 from storage.reading import BlockFigures
 from storage.records import TrialRow, TrialState
 from sweep.metrics import Slo, accept_histogram, block_summary
-from sweep.model import BlockResult, Constraint, MeasuredLaunch, Stage
+from sweep.model import BlockResult, Constraint, MeasuredLaunch, Phase, Stage, Verdict
 from sweep.search.view import Observation, Told
 
 THROUGHPUT = "output_throughput"
+BATCH = ("max-running-requests", "cuda-graph-max-bs", "cuda-graph-max-bs-decode")
 Observed = Mapping[int, Mapping[int, Observation]]  # trial number -> concurrency -> observation
 
 
@@ -27,11 +28,19 @@ def told(trials: Iterable[TrialRow], observed: Observed) -> list[Told]:
             stderr=trial.stderr,
             constraints=trial.constraints,
             observations=_corrected(observed.get(trial.number, {}), trial.values),
-            dominates=trial.dominates,
+            dominates=(*trial.dominates, *_memory(trial)),
             seconds=trial.seconds or 0.0,
         )
         for trial in trials
     ]
+
+
+def _memory(trial: TrialRow) -> tuple[str, ...]:
+    """Axes besides the tree of which more needs more of the memory that ran out. While the cache is made, a larger
+    share for it may be what is missing; before and after, it is taken from what ran out."""
+    if trial.verdict is not Verdict.LAUNCH_OOM or not trial.dominates:
+        return ()
+    return BATCH if trial.phase is Phase.KV_POOL else (*BATCH, "mem-fraction-static")
 
 
 def _corrected(seen: Mapping[int, Observation], values: Mapping[str, float]) -> dict[int, Observation]:

@@ -28,6 +28,7 @@ from sweep.proposing import proposer_of
 from sweep.search.model.fit import THROUGHPUT_ERROR, CostModel
 from sweep.search.view import Prediction, Told
 from sweep.told import THROUGHPUT, of_blocks, told
+from sweep.warmstart import alike, expected_gpus, sources
 
 Z95 = 1.96
 # Errors this much larger than the model expected are worth a sentence.
@@ -159,7 +160,7 @@ class WhatIf:
             predicted=predicted,
             accept_length=lengths,
             break_even=None if base is None else self._interval(math.log(base / level) + step.mean[i], step.var[i]),
-            gain=None if base is None else Prediction(*(v / base - 1.0 for v in _parts(predicted))),
+            gain=None if base is None else _over(predicted, base),
             baseline=base,
         )
 
@@ -220,6 +221,46 @@ class WhatIf:
 
     def _interval(self, mean: float, variance: float) -> Prediction:
         return _exp(float(mean), Z95 * self.widening * math.sqrt(float(variance)))
+
+
+def forecast(store: Store, spec: StudySpec, space: SearchSpace, count: int = 5) -> dict[str, Any] | None:
+    """What earlier studies of the same model let one expect of a space before anything is launched: the ``count``
+    configurations with the highest expected output throughput at each objective's load. None without such a study.
+
+    Nothing is connected to, so the GPUs are those that hosts of these names had before (``gpus``; empty: not known).
+    Raises UsageError where ``warm_start`` names a study of something else.
+    """
+    mine = expected_gpus(store, spec)
+    found = sources(store, spec, mine) if isinstance(spec.warm_start, str) else alike(store, spec, mine)
+    if not any(row.observations for one in found for row in one.rows):
+        return None
+    proposer = proposer_of(spec, space)
+    proposer.prior = tuple(row for one in found for row in one.prior({}))
+    ranking = []
+    for level in dict.fromkeys(goal.concurrency for goal in spec.goals):
+        values = zip(space.candidates, proposer.predict([], space.candidates, level), strict=True)
+        base = next((one.baseline[level] for one in found if level in one.baseline), None)
+        for config, value in sorted(values, key=lambda pair: -pair[1].mean)[:count]:
+            ranking.append(
+                {
+                    "config": config.as_dict(),
+                    "label": config.label(),
+                    "concurrency": level,
+                    "predicted": _interval_of(value),
+                    "gain": None if base is None else _interval_of(_over(value, base)),
+                }
+            )
+    return {
+        "studies": [{"study": one.study, "launches": len(one.rows)} for one in found],
+        "gpus": sorted(mine),
+        "used": spec.warm_start is not False,
+        "ranking": ranking,
+    }
+
+
+def _over(value: Prediction, base: float) -> Prediction:
+    """Tokens/s as a gain over a baseline."""
+    return Prediction(*(part / base - 1.0 for part in _parts(value)))
 
 
 def baseline_levels(blocks: Sequence[BlockFigures]) -> dict[int, float]:

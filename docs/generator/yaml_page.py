@@ -48,6 +48,12 @@ def page(cell: Callable[[object], str]) -> str:
     return "\n".join(out).replace("\n\n\n", "\n\n") + "\n"
 
 
+def names() -> set[str]:
+    """Every key there is."""
+    sections = _sections(StudySpec.model_json_schema())
+    return {name for _, part, _ in sections for name in part["properties"] if name not in _NOT_IN_A_FILE}
+
+
 def undocumented() -> list[str]:
     """Keys without a meaning."""
     schema = StudySpec.model_json_schema()

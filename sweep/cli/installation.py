@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata, util
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -125,8 +126,14 @@ def _database(url: str) -> Check:
     if path is None:
         return Check("database", "ok", "not a file; `sweep ls` asks it")
     folder = path.absolute().parent
-    if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK):
-        return Check("database", "fail", f"{path} cannot be written", "A study needs to write there and beside it.")
+    try:
+        with TemporaryFile(dir=folder):  # SQLite keeps files beside its own
+            pass
+        if path.exists():
+            path.open("r+b").close()
+    except OSError as error:
+        advice = "A study writes this file and others beside it: mend permissions, or name another with --db."
+        return Check("database", "fail", f"{path} cannot be written: {error.strerror}", advice)
     free = shutil.disk_usage(folder).free // MIB
     what = f"{path.stat().st_size // MIB} MiB" if path.exists() else "not there yet"
     said = f"{path}: {what}, {free} MiB free"

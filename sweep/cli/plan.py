@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweep.cli.common import json_option, print_json
+from sweep.cli import render
+from sweep.cli.common import db_option, json_option, print_json
 from sweep.cli.space_options import SpaceCommand, read, space_options
 
 if TYPE_CHECKING:
@@ -24,18 +26,34 @@ ASSUMED_TOKENS_PER_S = 60.0
 
 @click.command(cls=SpaceCommand)
 @space_options
+@db_option
 @json_option
-def plan(space: str, as_json: bool, **options: Any) -> None:
-    """What SPACE (a YAML or the bare name of a shipped one) would run. Nothing is launched or connected to."""
+def plan(space: str, db_url: str, as_json: bool, **options: Any) -> None:
+    """What SPACE (a YAML or the bare name of a shipped one) would run. Nothing is launched or connected to.
+
+    Where the database holds a study of the same model, also what its measurements let one expect.
+    """
     from search_spaces.space import SearchSpace
 
     spec = read(space, **options)
     found = SearchSpace.from_spec(spec, allow_empty=True)
-    document = describe(spec, found)
+    document = {**describe(spec, found), "predicted": _predicted(spec, found, db_url)}
     if as_json:
         print_json(document)
     else:
         _say(document)
+
+
+def _predicted(spec: StudySpec, space: SearchSpace, db_url: str) -> dict[str, Any] | None:
+    """What earlier studies let one expect; None where there is none, or no database yet."""
+    from storage.store import Store
+    from sweep.whatif import forecast
+
+    path = db_url.removeprefix("sqlite:///")
+    if path != db_url and not Path(path).is_file():
+        return None
+    with Store.open(db_url, create=False) as store:
+        return forecast(store, spec, space)
 
 
 def describe(spec: StudySpec, space: SearchSpace) -> dict[str, Any]:
@@ -224,3 +242,25 @@ def _say(document: dict[str, Any]) -> None:
             say(f"  ... and {len(host['runs']) - SHOWN} more")
     for note in document["notes"]:
         say(f"note: {note}")
+    if document["predicted"] is not None:
+        _say_predicted(document["predicted"])
+
+
+def _say_predicted(found: dict[str, Any]) -> None:
+    known = ", ".join(f"{item['study']} ({item['launches']} trials)" for item in found["studies"])
+    gpus = f"on {', '.join(found['gpus'])}" if found["gpus"] else "(that the GPUs are the same is not known)"
+    click.echo(f"expected by earlier studies of this model {gpus}, from {known}:")
+    render.table(
+        ["configuration", "concurrency", "tok/s (95 %)", "gain (95 %)"],
+        [
+            [
+                row["label"],
+                str(row["concurrency"]),
+                f"{row['predicted']['estimate']:.1f} ({row['predicted']['low']:.1f} .. {row['predicted']['high']:.1f})",
+                render.interval(row["gain"]),
+            ]
+            for row in found["ranking"]
+        ],
+    )
+    if not found["used"]:
+        click.echo("The search would not know of them: `--warm-start true` lets it begin there.")

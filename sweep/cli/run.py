@@ -155,6 +155,8 @@ def _start_attached(
 
     if options.pop("simulate", None) is not None:
         raise UsageError("--simulate launches servers, --url measures one that runs: give one of them")
+    if options.pop("warm_start", None) is not None:
+        raise UsageError("--warm-start is for a search, and with --url nothing is searched")
     if space is not None:
         spec = read(space, simulate=None, **options)
     else:

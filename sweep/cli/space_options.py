@@ -28,6 +28,11 @@ def space_options(function: F, *, required: bool = True) -> F:
         click.option("--name", help="Name of the study; the YAML's `name` where left out."),
         override_options,
         click.option("--simulate", metavar="[=PROFILE]", help="Simulated servers on local hosts."),
+        click.option(
+            "--warm-start",
+            metavar="STUDY",
+            help="Begin with what this earlier study of the same model and GPU taught; true: all of them.",
+        ),
         click.argument("space", required=required, shell_complete=spaces),
     ):
         function = option(function)
@@ -59,10 +64,13 @@ def read(
     budget: str | None,
     until: str | None,
     name: str | None,
+    warm_start: str | None = None,
 ) -> StudySpec:
     """The study that SPACE and the options describe. Raises ConfigError and UsageError."""
     from sweep.config import Overrides, load_space, simulated
 
+    if warm_start is not None:
+        sets = (*sets, f"warm_start={warm_start}")
     overrides = Overrides(sets=sets, hosts=hosts, trials=trials, budget=budget, until=until, name=name)
     spec = load_space(space, overrides)
     if simulate is not None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def rebuild(store: Store, study: StudyRow) -> optuna.Study:
     """Every trial that was begun, with Optuna's state for its verdict and its constraints; configuration, verdict
     and standard errors are user attributes."""
+    from sweep.search.files import OBJECTIVES
     from sweep.search.study import build
 
     space = SearchSpace.from_spec(read_spec(study))
@@ -47,7 +48,7 @@ def rebuild(store: Store, study: StudyRow) -> optuna.Study:
         for trial in trials
     ]
     made = build(history, view, study.objectives, name=study.name)
-    made.set_user_attr("objectives", [objective.key for objective in study.objectives])
+    made.set_user_attr(OBJECTIVES, [objective.key for objective in study.objectives])
     made.set_user_attr("simulated", study.simulated)
     made.set_user_attr("specsweep", study.tool_version)
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import optuna
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
 from sweep.errors import UsageError
+
+OBJECTIVES = "objectives"  # user attribute: the names of the objectives, in their order
 
 
 def write(study: optuna.Study, path: Path) -> None:
@@ -38,4 +41,9 @@ def _copy(study: optuna.Study, storage: BaseStorage) -> None:
     copy = optuna.create_study(study_name=study.study_name, storage=storage, directions=study.directions)
     for key, value in study.user_attrs.items():
         copy.set_user_attr(key, value)
+    if names := study.user_attrs.get(OBJECTIVES):
+        with warnings.catch_warnings():
+            # Experimental since Optuna 3.2; what it writes is an attribute that dashboards show.
+            warnings.filterwarnings("ignore", message=".*set_metric_names is experimental")
+            copy.set_metric_names(names)
     copy.add_trials(study.get_trials(deepcopy=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sweep.model import ArmConfig
+from sweep.model import ArmConfig, Verdict
 from sweep.search.view import Told
 
 # (words, num_steps, topk, num_draft_tokens): a deep chain teaches acceptance at every depth below it, a wide tree what
@@ -14,21 +14,31 @@ RECIPES = (
     ("deep chain", 7, 1, 8),
     ("wide tree", 4, 8, 32),
 )
+# Octaves within which a configuration stands for a recipe.
+NEAR = 0.7
 
 
 def pick(history: Sequence[Told], allowed: Sequence[ArmConfig]) -> tuple[ArmConfig, str] | None:
-    """The next seed among ``allowed``: the first recipe nothing in ``history`` stands for, drafters taking turns."""
+    """The next seed among ``allowed``: the first recipe nothing in ``history`` stands for, drafters taking turns.
+
+    A row stands for a recipe that it is near, or no further from than anything there is. A drafter that never accepts
+    has taught nothing.
+    """
     drafters = list(dict.fromkeys((c.algorithm, c.draft_model) for c in allowed if c.speculative))
-    live = [t for t in history if t.verdict is None or not t.verdict.requeue]
+    taught = [
+        t for t in history if t.verdict is None or not (t.verdict.requeue or t.verdict is Verdict.DRAFTER_INEFFECTIVE)
+    ]
     for turn, (words, *numbers) in enumerate(RECIPES):
-        if any(_distance(t.ran, numbers) < 0.7 for t in live):
-            continue
         mine = drafters[turn % len(drafters)] if drafters else None
         options = [
-            c for c in allowed if (c.algorithm, c.draft_model) == mine and c.cuda_graph and c.num_steps is not None
+            c
+            for c in allowed
+            if (c.algorithm, c.draft_model) == mine and c.cuda_graph and _distance(c, numbers) < math.inf
         ]
-        if options:
-            nearest = min(options, key=lambda c: _distance(c, numbers))
+        nearest = min(options, key=lambda c: _distance(c, numbers), default=None)
+        if nearest is not None and all(
+            _distance(t.ran, numbers) > max(NEAR, _distance(nearest, numbers)) for t in taught
+        ):
             return nearest, f"a {words} teaches the cost model"
     return None
 

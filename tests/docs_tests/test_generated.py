@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,24 +15,34 @@ GENERATOR = ROOT / "docs" / "generator"
 REFERENCE = ROOT / "docs" / "reference"
 
 
-def check(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(GENERATOR), "--check", str(folder)]
+def generate(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(GENERATOR), *options, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
 
 
 def test_reference_pages_are_of_now() -> None:
-    done = check(REFERENCE)
+    done = generate(REFERENCE, "--check")
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
 
 def test_a_stale_page_is_found(tmp_path: Path) -> None:
-    copy = shutil.copytree(REFERENCE, tmp_path / "reference")
-    page = copy / "yaml.md"
+    assert generate(tmp_path).returncode == 0
+    page = tmp_path / "yaml.md"
     page.write_text(page.read_text(encoding="utf-8").replace("`max_tokens`", "`most_tokens`"), encoding="utf-8")
-    done = check(copy)
+    done = generate(tmp_path, "--check")
     assert done.returncode == 1
     assert "most_tokens" in done.stdout
     assert "1 pages are stale" in done.stderr
+
+
+def test_the_annotated_space_has_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(GENERATOR))
+    import yaml_page
+
+    text = (ROOT / "search_spaces" / "eagle3.yaml").read_text(encoding="utf-8")
+    names = yaml_page.names()
+    assert {"max_tokens", "ttft_ms", "image"} <= names
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}:", text)] == []
 
 
 def test_nothing_is_left_without_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import yaml
 
 from sweep.config import StudySpec, find, load_text
 from sweep.errors import ConfigError
+from sweep.search.proposer import Proposer
 from tests.docs_tests.pages import (
     LANGUAGES,
     PAGES,
@@ -51,6 +55,16 @@ def test_links(page: Path) -> None:
     assert missing_files(page) == []
 
 
+def test_every_page_is_found_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", index.read_text(encoding="utf-8"))
+    linked = {(index.parent / target).resolve() for target in targets}
+    assert [page for page in PAGES if page.is_relative_to(ROOT / "docs") and page not in {*linked, index}] == []
+    assert index.resolve() in {
+        (ROOT / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)\)", (ROOT / "README.md").read_text())
+    }
+
+
 @every_page
 def test_commands(page: Path) -> None:
     bad = [
@@ -85,13 +99,25 @@ def test_every_fence_says_what_it_is(page: Path) -> None:
 
 
 @every_page
-def test_yaml_and_json_are_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_json_and_python_are_accepted(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(page.parent)
     for fence in fences(page):
         if fence.language == "yaml":
             assert space(fence).name
         elif fence.language == "json":
             json.loads(fence.text)
+        elif fence.language == "python":
+            compile(fence.text, str(fence), "exec")
+
+
+def test_the_search_page_calls_what_there_is() -> None:
+    (fence,) = [fence for fence in fences(ROOT / "docs" / "search.md") if fence.language == "python"]
+    called = set(re.findall(r"^(?:\w+ = )?proposer\.(\w+)\(", fence.text, flags=re.MULTILINE))
+    assert {"propose", "predict"} <= called
+    assert [name for name in sorted(called) if not callable(getattr(Proposer, name, None))] == []
+    made = next(node for node in ast.walk(ast.parse(fence.text)) if isinstance(node, ast.Call))
+    given = {keyword.arg for keyword in made.keywords}
+    assert given - set(inspect.signature(Proposer).parameters) == set()
 
 
 class TestTheChecksThemselves:

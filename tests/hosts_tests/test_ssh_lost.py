@@ -192,28 +192,51 @@ class TestPathWatch:
         assert 1.2 < still < 5.0
         assert "the path to the host stood still" in (why_disturbed(still, 10.0) or "")
 
+    def test_a_connection_that_is_made_anew_is_an_outage(self, sshd: Any, dial: Any) -> None:
+        transport = dial("gpu-a")
+        watch = PathWatch(transport.ping_s, 0.05)
+        watch.start()
+        time.sleep(0.3)
+        assert sshd.drop_connections()
+        time.sleep(1.0)
+        transport.run(["true"], idempotent=True)
+        time.sleep(0.5)
+        assert 0.9 < watch.stop() < 5.0
+
     def test_an_outage_that_is_not_over_is_seen(self) -> None:
-        answered = threading.Event()
-        watch = PathWatch(lambda: float(answered.wait(5.0)))
+        silent, over = threading.Event(), threading.Event()
+        watch = PathWatch(lambda: float(silent.is_set() and over.wait(5.0)), 0.05)
         watch.start()
-        time.sleep(0.9)
+        time.sleep(0.3)
+        silent.set()
+        time.sleep(1.0)
         still = watch.stop()
-        answered.set()
-        # Nothing came back: there is no faster answer to compare with, and no block ends well on such a path.
-        assert still == 0.0
+        over.set()
+        assert 0.7 < still < 2.0
 
-    def test_a_slow_path_is_no_outage(self) -> None:
-        """Every round trip takes as long: that is delay, which both arms pay alike."""
-        watch = PathWatch(lambda: time.sleep(0.6) or 0.6, 0.01)
-        watch.start()
-        time.sleep(2.0)
-        assert watch.stop() == 0.0
+    @pytest.mark.parametrize(
+        ("trips", "still"),
+        [
+            ([0.6], 0.0),  # slow all the time: that is delay, which both arms pay alike
+            ([0.001, 0.02, 0.4], 0.0),  # a busy machine at either end
+            ([0.001, 0.801, 0.02], 0.8),
+            ([2.0, 0.1, 1.1], 2.9),
+        ],
+    )
+    def test_what_counts_as_standing_still(self, trips: list[float], still: float) -> None:
+        asked = iter([*trips, *[trips[0]] * 10_000])
+        done = threading.Event()
 
-    def test_a_good_path(self, sshd: Any, dial: Any) -> None:
-        watch = PathWatch(dial("gpu-a").ping_s, 0.05)
+        def ping() -> float:
+            if len(watch._trips) >= len(trips):
+                done.set()
+                threading.Event().wait(60)  # the last answer stays out, for longer than the watch lasts
+            return next(asked)
+
+        watch = PathWatch(ping, 0.0)
         watch.start()
-        time.sleep(0.6)
-        assert why_disturbed(watch.stop(), 10.0) is None
+        assert done.wait(10)
+        assert watch.stop() == pytest.approx(still, abs=0.01)
 
     def test_little_of_a_long_block_is_let_pass(self) -> None:
         assert why_disturbed(0.6, 61.0) is None

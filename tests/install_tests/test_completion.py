@@ -74,8 +74,9 @@ def test_offers(home: Path, words: tuple[str, ...], offered: list[str]) -> None:
 def test_the_tab_key(home: Path) -> None:
     """An interactive bash on a terminal: what is typed, then the key, once for a command and once for a file."""
     ours, theirs = os.openpty()
+    env = {**environment(home), "PS1": "ready> ", "TERM": "dumb"}
     with subprocess.Popen(
-        [str(BASH), "--norc", "--noprofile", "-i"], cwd=home, env={**environment(home), "PS1": "ready> ", "TERM": "dumb"},
+        [str(BASH), "--norc", "--noprofile", "-i"], cwd=home, env=env,
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
     ) as shell:  # fmt: skip
         os.close(theirs)

@@ -86,7 +86,8 @@ def test_a_database_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> N
     """The kernel's own files: not even root may make one there."""
     monkeypatch.chdir("/proc")
     found = _database("sqlite:///sweep.db")
-    assert (found.status, found.value) == ("fail", "sweep.db cannot be written")
+    assert found.status == "fail"
+    assert found.value.startswith("sweep.db cannot be written: ")
 
 
 def test_ssh_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

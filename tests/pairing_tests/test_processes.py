@@ -31,6 +31,7 @@ def test_a_client_that_was_the_limit_is_doubled_for_every_arm(lab, monkeypatch, 
         return health.why_invalid(rows, in_time, elapsed, **more)
 
     monkeypatch.setattr(parts, "why_invalid", busy_at_first)
+    monkeypatch.setattr(parts, "BUSY_SHARE", 0.0)  # the client of these few tokens is idle, whatever it is said to be
     study = lab.run(*ONE, *LOAD, "workload.requests_per_level=8")
     found = processes(lab, study)
     # The block that found it out, and everything after it with two processes. Where it was a candidate's, no earlier

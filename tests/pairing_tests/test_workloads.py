@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -90,3 +91,22 @@ def test_arrivals_keep_the_engines_clock():
     assert in_real_time(spec, 0.5).request_rate == 20.0  # twice as fast a clock: twice the requests per real second
     closed = replace(spec, request_rate=None)
     assert in_real_time(closed, 0.5) == closed
+
+
+def test_long_prompts_are_a_category_with_a_gain_of_its_own(lab):
+    lines = [
+        {"id": f"{kind}-{k}", "category": kind, "prompt": f"{k}. " + "The river runs past the mill. " * repeats}
+        for kind, repeats in (("short", 1), ("long", 300))
+        for k in range(2)
+    ]
+    prompts = lab.folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    study = lab.run(*ONE, f"workload.prompts={prompts}", "workload.categories=null", "workload.per_category=1")
+    (candidate,) = blocks_of(lab, study, 0)
+    first = {r.category: r for r in candidate.requests}
+    assert set(first) == {"short", "long"}
+    assert first["long"].prompt_tokens > 50 * first["short"].prompt_tokens
+    # What a long prompt costs before the first token is seen, and each length has a gain of its own.
+    assert first["long"].ttft_s > first["short"].ttft_s
+    gains = {g["category"] for g in lab.show(study, 0)["gains"] if g["metric"] == "output_throughput"}
+    assert gains == {None, "short", "long"}

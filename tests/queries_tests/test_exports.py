@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
+from compose_spec import PyCompose
 
 from storage.records import StudyRow
 from storage.store import Store
@@ -37,6 +40,7 @@ class TestOptuna:
         study = optuna.load_study(study_name="night", storage=storage)
         states = [trial.state.name for trial in study.trials]
         assert states == ["COMPLETE"] * 4 + ["PRUNED"]
+        assert study.metric_names == ["output_throughput@1", "output_throughput@32"]
         assert study.trials[1].params["num_steps"] == 3
         assert study.trials[1].values == pytest.approx([139.4, 1295], rel=0.01)
         assert study.trials[4].values is None
@@ -58,6 +62,24 @@ class TestManifests:
         assert service["environment"] == {"NCCL_PROTO": "LL 128", "HF_TOKEN": "${HF_TOKEN:?set HF_TOKEN}"}
         assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
         assert "/drafters/good:/drafters/good:ro" in service["volumes"]
+
+    def test_compose_follows_the_specification(self, store: Store, study: StudyRow) -> None:
+        # Compose itself fills in variables and `~` before it reads the rest.
+        text = re.sub(r"\$\{(\w+):[-?]([^}]*)\}", r"\2", compose(study, chosen(store, study, None)))
+        text = text.replace("~/", "/home/me/")
+        assert list(PyCompose.from_yaml(text).to_spec().services) == ["sglang"]
+        with pytest.raises(ValueError, match="healthchek"):
+            PyCompose.from_yaml(text.replace("healthcheck", "healthchek"))
+
+    @pytest.mark.parametrize("version", ["1.29", "1.37"])
+    def test_kubernetes_follows_the_schema(self, store: Store, study: StudyRow, version: str) -> None:
+        documents = list(yaml.safe_load_all(kubernetes(study, chosen(store, study, 2))))
+        assert [document["kind"] for document in documents] == ["Deployment", "Service"]
+        for document in documents:
+            kubernetes_validate.validate(document, version, strict=True)
+            wrong = {**document, "spec": {**document["spec"], "replica": 1}}
+            with pytest.raises(kubernetes_validate.ValidationError):
+                kubernetes_validate.validate(wrong, version, strict=True)
 
     def test_kubernetes(self, store: Store, study: StudyRow) -> None:
         deployment, service = yaml.safe_load_all(kubernetes(study, chosen(store, study, 2)))

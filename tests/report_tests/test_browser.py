@@ -1,55 +1,19 @@
-"""The report in a real headless Chromium: drawn, quiet, sortable, copyable, themed, printable; the live page follows.
-
-Needs Debian's chromium and chromium-driver (apt); skipped with that reason where they are not.
-"""
+"""The report in a real Chromium: drawn, quiet, sortable, copyable, themed, printable; the live page follows."""
 
 from __future__ import annotations
 
 import base64
-import os
-import shutil
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from storage.records import StudyState
 from storage.store import Store
 from sweep.report.live import dashboard, serve
+from tests.browser import Driver, complaints, drawn, needs_browser, until
 from tests.report_tests.made import EVIL, make
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.skipif(
-        BROWSER is None or DRIVER is None, reason="needs a browser: apt-get install chromium chromium-driver"
-    ),
-    pytest.mark.slow,
-]
-
-Driver = Any  # selenium is imported only where it is used
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
-
-    options = Options()
-    options.binary_location = str(BROWSER)
-    profile = tmp_path_factory.mktemp("profile")
-    words = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
-    if os.geteuid() == 0:
-        words.append("--no-sandbox")  # Chromium refuses to run as root with it
-    for word in words:
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    yield driver
-    driver.quit()
+pytestmark = [needs_browser, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -58,7 +22,7 @@ def opened(browser: Driver, page: Path) -> Driver:
     _look(browser, 1200, "light")
     if browser.current_url != page.as_uri():
         browser.get(page.as_uri())
-    _until(lambda: _drawn(browser))
+    until(lambda: drawn(browser))
     return browser
 
 
@@ -67,22 +31,6 @@ def _look(browser: Driver, width: int, scheme: str) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-
-def _drawn(browser: Driver) -> bool:
-    script = "return [...document.querySelectorAll('.plot')].every(p => p.dataset.drawn === '1')"
-    return bool(browser.execute_script(script))
-
-
-def _until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.1)  # polling a page in another process
-
-
-def _complaints(browser: Driver) -> list[dict[str, Any]]:
-    return [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
 
 def _column(browser: Driver, number: int) -> list[str]:
@@ -97,7 +45,7 @@ class TestReport:
         counts = opened.execute_script(script)
         assert len(counts) >= 7
         assert all(count > 0 for count in counts)
-        assert _complaints(opened) == []
+        assert complaints(opened) == []
 
     def test_nothing_from_outside_ran(self, opened: Driver) -> None:
         assert opened.execute_script("return window.hacked === undefined")
@@ -111,7 +59,7 @@ class TestReport:
             "const done = arguments[0];fetch('http://127.0.0.1:9/').then(() => done('reached'), e => done(e.message));"
         )
         assert opened.execute_async_script(script) != "reached"
-        blocked = _complaints(opened)
+        blocked = complaints(opened)
         assert any("Content Security Policy" in entry["message"] for entry in blocked)
 
     def test_sorts_both_ways(self, opened: Driver) -> None:
@@ -128,10 +76,10 @@ class TestReport:
         shown = "return document.querySelectorAll('#concurrency .trace').length"
         before = opened.execute_script(shown)
         opened.execute_script(f"{key}.click()")
-        _until(lambda: opened.execute_script(shown) == before - 1)
+        until(lambda: opened.execute_script(shown) == before - 1)
         assert opened.execute_script(f"return {key}.getAttribute('aria-pressed')") == "false"
         opened.execute_script(f"{key}.click()")
-        _until(lambda: opened.execute_script(shown) == before)
+        until(lambda: opened.execute_script(shown) == before)
 
     def test_filters(self, opened: Driver) -> None:
         opened.execute_script(
@@ -151,7 +99,7 @@ class TestReport:
         opened.execute_cdp_cmd("Browser.grantPermissions", grant)
         opened.execute_cdp_cmd("Page.bringToFront", {})
         opened.execute_script("document.querySelector('.copy').click()")
-        _until(lambda: opened.execute_script("return document.querySelector('.copy').textContent") == "Copied")
+        until(lambda: opened.execute_script("return document.querySelector('.copy').textContent") == "Copied")
         read = "const done = arguments[0]; navigator.clipboard.readText().then(done, e => done(String(e)))"
         text = opened.execute_async_script(read)
         assert text == opened.execute_script("return document.getElementById('command-text').textContent")
@@ -162,13 +110,13 @@ class TestReport:
         ink = "return document.getElementById('pareto').layout.font.color"
         light = (opened.execute_script(ground), opened.execute_script(ink))
         _look(opened, 1200, "dark")
-        _until(lambda: opened.execute_script(ink) != light[1])
+        until(lambda: opened.execute_script(ink) != light[1])
         assert opened.execute_script(ground) != light[0]
 
     def test_fits_a_phone(self, opened: Driver) -> None:
         _look(opened, 390, "light")
         # Plots follow a change of width a moment later.
-        _until(lambda: opened.execute_script("return document.documentElement.scrollWidth") <= 390)
+        until(lambda: opened.execute_script("return document.documentElement.scrollWidth") <= 390)
         assert opened.execute_script("return document.getElementById('pareto')._fullLayout.width") < 390
 
     def test_prints_in_light_and_within_the_page(self, opened: Driver) -> None:
@@ -193,16 +141,16 @@ class TestLive:
             store.set_state(study.id, StudyState.RUNNING)
             with serve(store, study.id) as url:
                 browser.get(url)
-                _until(lambda: _drawn(browser))
+                until(lambda: drawn(browser))
                 heading = "return document.querySelector('h1').textContent"
                 assert "this page follows it" in browser.execute_script(heading)
-                assert _complaints(browser) == []
+                assert complaints(browser) == []
                 store.set_state(study.id, StudyState.FINISHED)
-                _until(lambda: "finished" in browser.execute_script(heading))
+                until(lambda: "finished" in browser.execute_script(heading))
 
     def test_dashboard_shows_the_study(self, browser: Driver, store: Store) -> None:
         pytest.importorskip("optuna_dashboard", reason="needs the extra `dashboard`")
         with dashboard(store, store.study("night")) as url:
             assert url is not None
             browser.get(url)
-            _until(lambda: "night" in browser.execute_script("return document.body.textContent"))
+            until(lambda: "night" in browser.execute_script("return document.body.textContent"))

@@ -72,11 +72,11 @@ def why(model: CostModel, chosen: int, explores: bool) -> str:
         unsure = f"step time at {tree.num_draft_tokens} draft tokens" if tree.num_draft_tokens else "step time"
     else:
         unsure = f"acceptance at depth {tree.num_steps}" if tree.num_steps else "acceptance"
-    text = f"uncertain {unsure} (± {np.sqrt(max(step, length)):.1%})"
+    text = f"uncertain {unsure} (± {100 * np.sqrt(max(step, length)):.1f} %)"
     if model.measured:
         best = max(model.measured, key=lambda i: (outlook.mean[i], -i))
         gain = float(np.expm1(outlook.mean[chosen] - outlook.mean[best]))
-        text = f"expected {gain:+.1%} over {model.configs[best].label()}; " + text
+        text = f"expected {100 * gain:+.1f} % over {model.configs[best].label()}; " + text
     if max(model.misfit) > MISFIT:
         text += "; measurements stray from the cost model, so what was measured counts for more"
     return "exploring: " + text if explores else text
