@@ -223,6 +223,7 @@ class Soak:
     done: Counter[str] = field(default_factory=Counter)
     struck: set[Numbers] = field(default_factory=set)
     seen: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # blocks stored when a controller died
+    due: dict[int, float] = field(default_factory=dict)  # launch -> when it is struck
     resumes: int = 0
     process: subprocess.Popen[bytes] | None = None
 
@@ -266,12 +267,14 @@ class Soak:
             for launch, config in self.open_launches():
                 arm = (config["num_steps"], config["topk"], config["num_draft_tokens"])
                 way, kind = self.plan.fault.get(arm, ("", ""))
-                if way == "outside" and arm not in self.struck:
-                    time.sleep(self.rng.uniform(0.0, 2.0))
-                    if self.strike(kind, launch):  # else its process is not there yet, or no more: at the next look
-                        self.struck.add(arm)
-                        self.done[kind] += 1
-            time.sleep(0.1)
+                if way != "outside" or arm in self.struck:
+                    continue
+                due = self.due.setdefault(launch, time.monotonic() + self.rng.uniform(0.0, 2.0))
+                # Where its process is not there yet it is struck at the next look.
+                if time.monotonic() >= due and self.strike(kind, launch):
+                    self.struck.add(arm)
+                    self.done[kind] += 1
+            time.sleep(0.05)
         self.process.kill()
         raise SystemExit(f"not finished in {limit_s:g} s: {(self.folder / 'controller.log').read_text()[-2000:]}")
 

@@ -272,9 +272,12 @@ def table(found: Measured, seconds: float) -> None:
         covered, every = sum(o.confirm_covered for o in outcomes), sum(o.confirm_intervals for o in outcomes)
         resolvable = sum(o.tie is not None for o in outcomes if o.kind == "gap")
         regret = float(np.mean([o.regret for o in outcomes if o.kind == "gains"]))
+        biases = [o.winner_bias for o in outcomes if o.kind == "gains"]
+        error = float(np.std(biases)) / math.sqrt(len(biases))
         sys.stdout.write(
             f"{name}: confirm stage alone covers {covered / every:.1%} of {every} intervals; "
-            f"{resolvable} gaps of at least twice the detectable gain; mean regret {regret:.2%}\n"
+            f"{resolvable} gaps of at least twice the detectable gain; mean regret {regret:.2%}; "
+            f"the bias has a standard error of {error:.2%}\n"
         )
     recorded = found.figures()["specbundle"]
     sys.stdout.write(

@@ -64,6 +64,7 @@ KILL_DEADLINE_S = 10.0
 STRAGGLERS_S = 0.5  # what the server's other processes get after its main process has gone
 MARKER = "SPECSWEEP_MARKER"
 BASE_VARIABLE = "SPECSWEEP_BASE"
+SLOT = re.compile(r"\d+(-\d+)*$")  # the name of a slot's folder: its GPUs
 LABEL = "specsweep.marker"  # of a container; its value is the marker
 HOLD_S = 1.0  # output that may be the beginning of a secret waits so long for the rest
 MIN_SECRET = 6  # shorter values are not masked in the log: they would mask half of it
@@ -128,7 +129,7 @@ def write_json(path: str, value: State) -> None:
 def host_base(base: str) -> str:
     """The BASE of the whole host: of a slot the one it lies in, else ``base`` itself."""
     above, name = os.path.split(os.path.dirname(base))
-    return above if name == "slots" else base
+    return above if name == "slots" and SLOT.match(os.path.basename(base)) else base
 
 
 def slot_gpus(base: str) -> Optional[set[str]]:
@@ -140,7 +141,7 @@ def with_slots(base: str) -> list[str]:
     """``base`` and, where it is the whole host, every slot below it."""
     top = os.path.join(base, "slots")
     try:
-        return [base] + [os.path.join(top, name) for name in sorted(os.listdir(top))]
+        return [base, *[os.path.join(top, name) for name in sorted(os.listdir(top)) if SLOT.match(name)]]
     except OSError:
         return [base]
 

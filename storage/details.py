@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from storage import schema
+from storage.ranking import analysis_summary, ties
 from storage.records import LaunchRow, TrialRow
 from storage.store import Store
 from sweep.errors import UsageError
@@ -37,6 +38,11 @@ def show(store: Store, study_id: int, number: int) -> dict[str, Any]:
     with store.database.read() as connection:
         query = sa.select(schema.gains).where(schema.gains.c.trial_id == trial.id).order_by(schema.gains.c.id)
         gains = [dict(row._mapping) for row in connection.execute(query)]
+        because = ties(analysis_summary(connection, study_id))
+    for gain in gains:
+        tie = because.get((number, *(gain[name] for name in ("metric", "concurrency", "category", "reference"))))
+        gain["tie_because"] = tie.as_dict() if tie is not None else None
+    analysis = store.analysis(study_id) or {}
     opened, outputs = (
         [event.detail for event in store.events(study_id, kind=kind) if event.detail["trial"] == number]
         for kind in ("outputs_open", "outputs")
@@ -65,6 +71,9 @@ def show(store: Store, study_id: int, number: int) -> dict[str, Any]:
         "outputs": outputs,
         # Launches whose texts leave the baseline's at places that no baseline server has been asked about.
         "outputs_unasked": max(0, len(opened) - len(outputs)),  # an older version stored no open ones
+        # What the analysis says beside the gains: where the trial stops paying, and why it gains what it gains.
+        "crossover": next((c for c in analysis.get("crossover", ()) if c["trial"] == number), None),
+        "explanations": [e for e in analysis.get("explanations", ()) if e["trial"] == number],
         "gains": [{k: v for k, v in gain.items() if k not in {"id", "study_id", "trial_id"}} for gain in gains],
         "origin": trial.origin,
         "why": trial.why,

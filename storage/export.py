@@ -20,12 +20,14 @@ from sweep.errors import SweepError, UsageError
 FORMATS = ("csv", "json", "parquet")
 
 
-def export(store: Store, study: StudyRow, kind: str, target: Path) -> dict[str, Any]:
+def export(
+    store: Store, study: StudyRow, kind: str, target: Path, say: Callable[[str], None] = lambda what: None
+) -> dict[str, Any]:
     """``csv`` and ``parquet`` make the folder ``target`` with one file per table, ``json`` the file ``target``.
 
     Returns {study, format, path, rows: {table: count}}. Nothing is left behind half written: the target appears when
-    it is complete. Raises UsageError where the target exists or pyarrow is missing, SweepError where it cannot be
-    written.
+    it is complete. ``say`` is told what is being done. Raises UsageError where the target exists or pyarrow is missing,
+    SweepError where it cannot be written.
     """
     if kind not in FORMATS:
         raise UsageError(f"format {kind!r} is none of {', '.join(FORMATS)}")
@@ -35,7 +37,10 @@ def export(store: Store, study: StudyRow, kind: str, target: Path) -> dict[str, 
         raise UsageError(f"{target} exists already; name a new one")
     if not target.absolute().parent.is_dir():
         raise UsageError(f"the folder {target.absolute().parent} does not exist")
-    frames = {name: build(store, study) for name, build in FRAMES.items()}
+    frames: dict[str, pd.DataFrame] = {}
+    for name, build in FRAMES.items():
+        say(f"reading {name}")
+        frames[name] = build(store, study)
     write: Callable[[Path], None]
     if kind == "json":
         document = {
@@ -46,10 +51,11 @@ def export(store: Store, study: StudyRow, kind: str, target: Path) -> dict[str, 
             "analysis": store.analysis(study.id),
             **{name: _records(frame) for name, frame in frames.items()},
         }
+        say("writing")
         text = json.dumps(document, allow_nan=False, indent=1)
         write = _json(text)
     else:
-        write = _tables(frames, kind)
+        write = _tables(frames, kind, say)
     try:
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.absolute().parent))
         try:
@@ -77,10 +83,11 @@ def _json(text: str) -> Callable[[Path], None]:
     return write
 
 
-def _tables(frames: dict[str, pd.DataFrame], kind: str) -> Callable[[Path], None]:
+def _tables(frames: dict[str, pd.DataFrame], kind: str, say: Callable[[str], None]) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         folder.mkdir()
         for name, frame in frames.items():
+            say(f"writing {len(frame)} {name}")
             if kind == "csv":
                 frame.to_csv(folder / f"{name}.csv", index=False)
             else:

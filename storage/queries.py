@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from storage.reading import gpu_hours
 from storage.search_state import search_state
 from storage.records import LaunchRow, LaunchState
 from storage.store import Store
-from sweep.model import Role, Stage
+from sweep.model import Role, Stage, Verdict
 
 __all__ = ["best", "counts", "status", "studies", "summary"]
 
@@ -64,13 +65,13 @@ def status(store: Store, study_id: int) -> dict[str, Any]:
         "gpu_hours": gpu_hours(launches, study.spec),
         "hosts": [
             {"name": host.name, "kind": host.kind, "state": host.state.value, "note": host.note}
-            | _doing(running.get(host.name), why)
+            | _doing(running.get(host.name), why, launches)
             for host in store.hosts(study.id)
         ],
     }
 
 
-def _doing(launch: LaunchRow | None, why: Mapping[int, str]) -> dict[str, Any]:
+def _doing(launch: LaunchRow | None, why: Mapping[int, str], launches: Sequence[LaunchRow]) -> dict[str, Any]:
     if launch is None:
         return {"phase": None, "launch": None, "trial": None, "arm": None, "why": None, "since": None}
     phase = launch.phase.value if launch.phase else launch.state.value
@@ -83,7 +84,17 @@ def _doing(launch: LaunchRow | None, why: Mapping[int, str]) -> dict[str, Any]:
         "why": None if launch.trial is None else why.get(launch.trial),
         "stage": launch.stage.value,
         "since": since,
+        "begun_at": launch.begun_at,
+        "expected_s": _expected_s(launch, launches),
     }
+
+
+def _expected_s(launch: LaunchRow, launches: Sequence[LaunchRow]) -> float | None:
+    """The median of the launches that were measured to their end, of the same stage where there are any."""
+    ended = [x for x in launches if x.ended_at is not None and x.verdict is Verdict.COMPLETE]
+    alike = [x for x in ended if x.stage is launch.stage] or ended
+    took = [x.ended_at - x.begun_at for x in alike if x.ended_at is not None]
+    return median(took) if took else None
 
 
 def studies(store: Store) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from sweep.model import ArmConfig, Diagnosis, Effective, Flag, Role, Verdict
 
 ORIGINS = frozenset({"known_good", "seed", "sampler", "enumerated", "requeued"})
 
+AGAIN = "; again: "  # in a trial's why: between why it was proposed and why it is tried again
 _OF_ONE_ATTEMPT = (
     "verdict",
     "phase",
@@ -152,14 +153,19 @@ class Trials(Arms):
     def requeue_trial(self, study_id: int, number: int, why: str) -> TrialRow:
         """Back to ``queued`` with the next attempt number; verdict, figures and host of the attempt before go.
 
+        Why it was proposed stays; ``why`` it is tried again is added to that.
+
         Its launches and their finished blocks stay as rows. For trials cut off by a crash and for those whose
         surroundings were at fault.
         """
 
+        proposed = self.trial(study_id, number).why.split(AGAIN)[0]
+
         def work(connection: Connection) -> None:
             values: dict[str, Any] = dict.fromkeys(_OF_ONE_ATTEMPT)
             attempt = schema.trials.c.attempt + 1
-            values |= {"state": TrialState.QUEUED.value, "flags": {}, "why": why, "attempt": attempt}
+            words = f"{proposed}{AGAIN}{why}" if proposed else why
+            values |= {"state": TrialState.QUEUED.value, "flags": {}, "why": words, "attempt": attempt}
             _change(connection, study_id, number, values)
 
         self.database.write(work)

@@ -338,14 +338,24 @@ class Books:
         lists = [analysis.to_confirm(objective, len(self._trials)) for objective in self._objectives]
         likely = [n for arm in self.proposing.recommend(self.history()) if (n := self._number_of(arm)) is not None]
         order = dict.fromkeys([*likely, *(n for row in zip_longest(*lists) for n in row if n is not None)])
-        chosen = [n for n in order if self._may_win(self._trials[n])][:top]
+        # One trial of each configuration: the search may have measured one again.
+        first: dict[ArmConfig, int] = {}
+        for n in order:
+            if self._may_win(self._trials[n]):
+                first.setdefault(self._ran(n), n)
+        chosen = list(first.values())[:top]
         self.store.add_event(self.study_id, None, CHOSEN, {"trials": chosen, **asked})
         return chosen
 
     def _number_of(self, arm: ArmConfig) -> int | None:
         """The complete trial that ran this configuration."""
         complete = (t for t in self._trials.values() if t.verdict is Verdict.COMPLETE)
-        return next((t.number for t in complete if arm == (t.effective.config if t.effective else t.config)), None)
+        return next((t.number for t in complete if arm == self._ran(t.number)), None)
+
+    def _ran(self, number: int) -> ArmConfig:
+        """What the server of a trial ran where that is known, else what was asked."""
+        trial = self._trials[number]
+        return trial.effective.config if trial.effective else trial.config
 
     def trials_wanted(self, budget: int | None) -> int:
         """How many trials the study may come to: its budget, or all that the space holds."""

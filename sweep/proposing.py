@@ -9,7 +9,6 @@ from typing import Any
 from search_spaces.space import SearchSpace
 from sweep.config import StudySpec
 from sweep.model import ArmConfig
-from sweep.search.known import Known
 from sweep.search.proposer import Proposer
 from sweep.search.view import Proposal, SpaceView, Told
 from sweep.warmstart import WarmStart
@@ -80,7 +79,7 @@ class Proposing:
 
     def why_ended(self, history: Sequence[Told], budget: int | None) -> dict[str, Any] | None:
         """{reason, why} where the search has nothing more to propose; None where it has."""
-        if not Known(history).open([*self.proposer.known_good, *self.proposer.space.candidates]):
+        if not self.proposer.known(history).open([*self.proposer.known_good, *self.proposer.space.candidates]):
             return {"reason": "space", "why": "every configuration that can run was tried"}
         self._teach()
         if self.proposer.decided(history):

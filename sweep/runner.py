@@ -22,7 +22,7 @@ from sweep.diagnoses import in_words
 from sweep.hostwork import HostState, HostWork
 from sweep.launching import PATH_LIMITED, LaunchOutcome, LaunchPlan
 from sweep.metrics import Slo
-from sweep.model import ArmConfig, Diagnosis, Role, Stage, Verdict
+from sweep.model import ArmConfig, Diagnosis, Flag, Role, Stage, Verdict
 from sweep.outputs import OutputCheck
 from sweep.pool import HostLost, Pool
 from sweep.reports import LaunchRequest, OwnerSettings, Prepared
@@ -266,6 +266,8 @@ class Runner:
                 return
             outcome = await self._hostwork.launch(host, job)
             self.books.add_launch(outcome)
+            if job.trial is not None and (beside := outcome.flags.get(Flag.NEIGHBOURS)) is not None:
+                self.books.flag(job.trial, Flag.NEIGHBOURS, beside)
             self._event("launched", host=host.name, stage="confirm", arm=job.arm.label(), diagnosis=outcome.diagnosis)
             await self._judge_host(host, outcome)
         self.books.analyse()

@@ -19,7 +19,7 @@ from storage.search_state import WARM_START
 from storage.store import Store
 from sweep.config import StudySpec
 from sweep.errors import UsageError
-from sweep.model import Role, Verdict
+from sweep.model import ArmConfig, Role, Verdict
 from sweep.search.view import Observation, Told
 from sweep.told import THROUGHPUT, of_blocks, told
 
@@ -104,27 +104,39 @@ def sources(store: Store, spec: StudySpec, mine: frozenset[str], *, before: floa
         study = store.study(spec.warm_start)
         if (why := unlike(store, study, spec, mine)) is not None:
             raise UsageError(f"warm_start: study {study.name!r} teaches nothing here: {why}")
-        return [source(store, study)]
+        return [source(store, study, spec)]
     return alike(store, spec, mine, before=before)
 
 
 def alike(store: Store, spec: StudySpec, mine: frozenset[str], *, before: float | None = None) -> list[Source]:
     """Every study of the same engine, model and GPUs that measured a candidate, the newest first."""
     found = [
-        source(store, study)
+        source(store, study, spec)
         for study in store.studies()
         if (before is None or study.created_at < before) and unlike(store, study, spec, mine) is None
     ]
     return [one for one in found if one.rows]
 
 
-def source(store: Store, study: StudyRow) -> Source:
-    """What one study measured. Failures stay in it: what did not fit there may not fit here."""
+def source(store: Store, study: StudyRow, spec: StudySpec) -> Source:
+    """What one study says to ``spec``. Failures stay in it: what did not fit there may not fit here."""
     blocks = block_figures(store, study.id)
     rows = told(store.trials(study.id), of_blocks(blocks))
     kept = [row for row in rows if row.verdict is not None and not row.verdict.requeue]
+    theirs = {item["name"]: item["path"] for item in study.spec["space"]["draft_model"]}
+    names = {drafter.path: name for name, drafter in spec.drafters.items()}
     useful = [row for row in kept if row.observations or row.verdict is not Verdict.COMPLETE]
-    return Source(study.name, tuple(useful), baseline(blocks))
+    return Source(study.name, tuple(_renamed(row, theirs, names) for row in useful), baseline(blocks))
+
+
+def _renamed(row: Told, theirs: Mapping[str, str], names: Mapping[str, str]) -> Told:
+    """Drafters are the same where their paths are: ``theirs`` maps names to paths, ``names`` paths to our names."""
+
+    def ours(config: ArmConfig) -> ArmConfig:
+        path = theirs.get(config.draft_model or "")
+        return config if path is None else replace(config, draft_model=names.get(path, path))
+
+    return replace(row, config=ours(row.config), effective=None if row.effective is None else ours(row.effective))
 
 
 def baseline(blocks: Sequence[BlockFigures]) -> dict[int, float]:
@@ -150,7 +162,7 @@ class WarmStart:
         self._chosen = [item["study"] for item in kept[0].detail["studies"]] if kept else None
         if self._chosen:
             there = {row.name: row for row in store.studies()}
-            self._sources = [source(store, there[name]) for name in self._chosen if name in there]
+            self._sources = [source(store, there[name], spec) for name in self._chosen if name in there]
 
     def begin(self) -> dict[str, Any] | None:
         """Once the hosts are known: choose. What to keep as an event, None where it was chosen before."""

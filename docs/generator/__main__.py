@@ -70,7 +70,7 @@ def _command(command: click.Command, name: str, parent: click.Context, level: in
 
 def _option(option: click.Option, context: click.Context) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
-    value = "" if option.is_flag or option.count else f" `{option.make_metavar(context)}`"
+    value = "" if option.is_flag or option.count else f" `{cell(option.make_metavar(context))}`"
     if isinstance(option.type, click.IntRange):
         value = " `NUMBER`" if option.metavar is None else value
     more = " May be repeated." if option.multiple and "repeated" not in (option.help or "") else ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
-from sweep.config import StudySpec, find
+from sweep.config import StudySpec, find, shipped
 from sweep.config.fields import NAME_PATTERN
 
 INTRO = """# Keys of a search space
@@ -28,7 +29,7 @@ def page(cell: Callable[[object], str]) -> str:
     """The page, without its first line."""
     schema = StudySpec.model_json_schema()
     shown = yaml.safe_load(find("eagle3").read_text(encoding="utf-8"))
-    out = [INTRO]
+    out = [INTRO, *_shipped(cell)]
     for title, part, where in _sections(schema):
         example = _at(shown, where)
         out += ["", f"## {title}", "", _words(part.get("description") or ""), ""]
@@ -48,10 +49,24 @@ def page(cell: Callable[[object], str]) -> str:
     return "\n".join(out).replace("\n\n\n", "\n\n") + "\n"
 
 
-def names() -> set[str]:
-    """Every key there is."""
+def _shipped(cell: Callable[[object], str]) -> list[str]:
+    """The spaces that come with the package, by the comment that each begins with."""
+    out = ["Spaces that come with the package, by their bare names:", "", "| name | what |", "|---|---|"]
+    for name, path in shipped().items():
+        lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+        out.append(f"| `{name}` | {cell(' '.join(line.lstrip('# ') for line in lines))} |")
+    return out
+
+
+def paths() -> set[str]:
+    """Every key there is, with dots: ``workload.slo.ttft_ms``."""
     sections = _sections(StudySpec.model_json_schema())
-    return {name for _, part, _ in sections for name in part["properties"] if name not in _NOT_IN_A_FILE}
+    return {
+        ".".join((*where, name))
+        for _, part, where in sections
+        for name in part["properties"]
+        if name not in _NOT_IN_A_FILE
+    }
 
 
 def undocumented() -> list[str]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from sweep.metrics import METRICS, Slo, block_summary, e2e_ms, tpot_ms, ttft_ms
+from sweep.metrics.figures import statistic
 from sweep.model import BlockResult, GpuTelemetry, MeasuredLaunch, RequestRecord, Role, Stage
 
 Unit = tuple[str, str]  # (how it was measured, prompt id or round): pairs are only made between equal ones
@@ -92,7 +95,8 @@ _OF_ONE_REQUEST: dict[str, Callable[[RequestRecord], float | None]] = {
     "output_throughput": _speed,
     "per_user_speed_p50": _user_speed,
 }
-for _stem, _figure in {"ttft": ttft_ms, "tpot": tpot_ms, "e2e": e2e_ms}.items():
+_LATENCIES: dict[str, Callable[[RequestRecord], float | None]] = {"ttft": ttft_ms, "tpot": tpot_ms, "e2e": e2e_ms}
+for _stem, _figure in _LATENCIES.items():
     for _suffix in ("mean", "p50"):
         _OF_ONE_REQUEST[f"{_stem}_{_suffix}"] = _figure
 
@@ -134,6 +138,9 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = No
             # there times the achieved concurrency, which is the same for all categories of the block).
             if level > 1 and len(of_category) > 1 and seconds > 0:
                 cells["output_throughput", level, category][unit] = math.log(tokens / seconds)
+        if level > 1 and len(of_category) > 1:
+            for metric, category, figure in _latencies(rows, wanted):
+                cells[metric, level, category][unit] = _goodness(metric, figure)
         if level == 1:
             _add_prompts(measured_as, rows, wanted, prompts, categories)
     starts = [block.started_at for block in good] or [launch.started_at]
@@ -166,6 +173,22 @@ def _block_figures(block: BlockResult, metrics: tuple[str, ...], slo: Slo | None
         summary = block_summary(block, slo=slo)
         out.update({metric: summary[metric] for metric in metrics if metric != "output_throughput"})
     return {metric: figure for metric, figure in out.items() if figure is not None and figure > 0}
+
+
+def _latencies(rows: Sequence[RequestRecord], metrics: Iterable[str]) -> Iterator[tuple[str, str, float]]:
+    """(metric, category, milliseconds) of those metrics that are statistics of the requests' latencies."""
+    for metric in metrics:
+        stem, _, suffix = metric.rpartition("_")
+        if (figure := _LATENCIES.get(stem)) is None:
+            continue
+        samples: defaultdict[str, list[float]] = defaultdict(list)
+        for row in rows:
+            if (found := figure(row)) is not None:
+                samples[row.category].append(found)
+        for category, sample in samples.items():
+            whole = statistic(np.array(sample), suffix)
+            if whole is not None and whole > 0:
+                yield metric, category, whole
 
 
 def _goodness(metric: str, figure: float) -> float:

@@ -12,7 +12,7 @@ from sweep.analysis import words
 from sweep.analysis.compare import Reporter, rank
 from sweep.analysis.drift import slope_per_hour
 from sweep.analysis.explain import explain
-from sweep.analysis.figures import LaunchFigures, extract
+from sweep.analysis.figures import LaunchFigures, extract, prompt_is_unit
 from sweep.analysis.gains import CellGains, Frame, measure
 from sweep.analysis.noise import resolution
 from sweep.analysis.types import (
@@ -98,10 +98,16 @@ class _Study:
             if not any((metric, level) in f.levels for f in self.frame.figures):
                 continue
             self._whole(metric, level)
-            if metric == _THROUGHPUT and len(categories) > 1:
-                for category in categories:
-                    cell = measure(self.frame, metric, level, category, self.settings)
-                    self.rows += Reporter(metric, level, category, self.settings, None).rows(cell)
+            for category in categories if self._by_category(metric, level, len(categories)) else ():
+                cell = measure(self.frame, metric, level, category, self.settings)
+                self.rows += Reporter(metric, level, category, self.settings, None).rows(cell)
+
+    def _by_category(self, metric: str, level: int, categories: int) -> bool:
+        """Throughput at every load; latencies where an objective lies (at every load they would double the work)."""
+        if categories < 2 or (metric != _THROUGHPUT and level not in {o.concurrency for o in self.objectives}):
+            return False
+        of_cells = any(m == metric and at == level and c for f in self.frame.figures for m, at, c in f.cells)
+        return prompt_is_unit(metric, level) or of_cells
 
     def _whole(self, metric: str, level: int) -> None:
         base = [

@@ -47,10 +47,13 @@ def export(study: str | None, kind: str, output: Path, trial: int | None, db_url
         if kind in TABLES:
             from storage.export import export as write_tables
 
-            answer = write_tables(store, row, kind, output)
+            with render.busy() as say:
+                answer = write_tables(store, row, kind, output, say)
         else:
             answer = {"study": row.name, "simulated": row.simulated, "format": kind, "path": str(output)}
-            answer |= _write_new(output, lambda target: _WRITERS[kind](store, row, trial, target))
+            with render.busy() as say:
+                say(f"making {kind}")
+                answer |= _write_new(output, lambda target: _WRITERS[kind](store, row, trial, target))
     if as_json:
         print_json(answer)
         return

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -32,7 +33,8 @@ class _HostView:
     phase: str = "starting Ray"
     arm: str = ""
     trial: int | None = None
-    since: float = field(default_factory=time.time)
+    since: float = field(default_factory=time.time)  # of the phase
+    begun: float | None = None  # of the launch
     done: int = 0
 
 
@@ -51,6 +53,7 @@ class LiveProgress:
         self._confirmed = 0
         self._seen: Outlook | None = None
         self._begun: float | None = None  # when the first launch began
+        self._took: list[float] = []  # seconds of every launch that was measured to its end
         self._left_at: tuple[float, float] | None = None  # seconds left, as reckoned at this time
         self._live = Live(self._render(), console=console, refresh_per_second=4, get_renderable=self._render)
 
@@ -82,13 +85,15 @@ class LiveProgress:
                 host.phase, host.since = phase, event.get("since", event["at"])
             if kind == "launch":
                 confirm = " (confirm)" if event.get("stage") == "confirm" else ""
-                host.arm, host.trial = event["arm"] + confirm, event.get("trial")
+                host.arm, host.trial, host.begun = event["arm"] + confirm, event.get("trial"), event["at"]
                 self._begun = self._begun or event["at"]
         elif kind == "host_aside":
             host.phase, host.arm, host.trial = f"set aside: {event['why']}", "", None
         elif kind in ("finished", "launched"):
+            if host.begun is not None and event["diagnosis"] is None:
+                self._took.append(event["at"] - host.begun)
             host.done, host.phase, host.since = host.done + 1, "idle", event["at"]
-            host.arm, host.trial = "", None
+            host.arm, host.trial, host.begun = "", None, None
 
     def _reckon(self, event: Mapping[str, Any]) -> None:
         """After a launch: counts, the best so far, and the time left at the pace so far."""
@@ -103,11 +108,14 @@ class LiveProgress:
 
     def _render(self) -> Group:
         table = Table(title=self._title, title_justify="left", expand=False, box=SIMPLE_HEAD, pad_edge=False)
-        for column in ("host", "launches", "arm", "phase", "for"):
+        for column in ("host", "launches", "arm", "phase", "for", "launch"):
             table.add_column(column, overflow="fold")
+        usual = f" of about {clock(median(self._took))}" if self._took else ""
+        now = time.time()
         for name, host in sorted(self._hosts.items()):
             arm = f"#{host.trial} {host.arm}" if host.trial is not None else host.arm
-            table.add_row(name, str(host.done), arm, host.phase, clock(time.time() - host.since))
+            launch = "" if host.begun is None else clock(now - host.begun) + usual
+            table.add_row(name, str(host.done), arm, host.phase, clock(now - host.since), launch)
         lines = [self._counts()]
         if self._seen is not None and self._seen.best:
             lines.append(f"best so far: {self._seen.best}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -15,6 +17,7 @@ from sweep.sentences import headline, percent, sentence
 __all__ = [
     "NONE",
     "banner",
+    "busy",
     "clock",
     "config_text",
     "duration",
@@ -52,6 +55,22 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
     for row in (columns, *rows):
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@contextmanager
+def busy() -> Iterator[Callable[[str], None]]:
+    """For what may take long: the function that is handed in shows on the terminal what is being done, with the seconds
+    so far, until the block ends. Nothing is shown where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda what: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda what: progress.update(task, description=what)
 
 
 def number(value: float | None, digits: int = 2) -> str:

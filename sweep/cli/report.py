@@ -7,6 +7,7 @@ from threading import Event
 
 import click
 
+from sweep.cli import render
 from sweep.cli.common import db_option, json_option, print_json, study_argument
 from sweep.cli.query import open_store
 from sweep.errors import SweepError, UsageError
@@ -33,17 +34,20 @@ def report(
     from sweep.report.facts import collect
 
     kind = kind or ("md" if output is not None and output.suffix in (".md", ".markdown") else "html")
-    with open_store(db_url) as store:
-        row = store.study(study)
-        facts = collect(store, row, objective=objective)
-    if kind == "md":
-        from sweep.report.markdown import render as markdown
+    with render.busy() as say:
+        say("reading the study")
+        with open_store(db_url) as store:
+            row = store.study(study)
+            facts = collect(store, row, objective=objective)
+        say("drawing the page")
+        if kind == "md":
+            from sweep.report.markdown import render as markdown
 
-        text = markdown(facts)
-    else:
-        from sweep.report.page import render as page
+            text = markdown(facts)
+        else:
+            from sweep.report.page import render as page
 
-        text = page(facts)
+            text = page(facts)
     if output is not None and str(output) == "-":
         click.echo(text, nl=False)
         return

@@ -242,14 +242,16 @@ def make_progress(study: StudyRow, spec: StudySpec, as_json: bool) -> Any:
 def _extended(old: StudySpec, yaml: str, space: str | None, overrides: Overrides) -> tuple[StudySpec, str]:
     """The study's specification with what the command line changes; ``--space`` replaces the YAML."""
     from sweep.calibration import only_references
-    from sweep.config import find, load_space, load_text, simulated
+    from sweep.config import find, load_space, load_stored, simulated
 
     changed = any((overrides.sets, overrides.hosts, overrides.trials, overrides.budget, overrides.until))
     if space is None and not changed:
         return old, yaml
-    text = yaml if space is None else find(space).read_text(encoding="utf-8")
-    spec = load_text(yaml, overrides, source="the stored YAML") if space is None else load_space(space, overrides)
-    if old.simulated_by_flag:
+    if space is None:
+        text, spec = yaml, load_stored(old, yaml, overrides)
+    else:
+        text, spec = find(space).read_text(encoding="utf-8"), load_space(space, overrides)
+    if space is not None and old.simulated_by_flag:
         spec = simulated(spec, old.simulate.profile if old.simulate else None, trials=overrides.trials)
     if old.references_only:
         spec = only_references(spec, old.measurement.calibrate_launches, old.measurement.wanted_gain)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sweep.cli.common import db_option, is_tty, json_option, print_json, study_argument
+from sweep.cli.progress import clock
+from sweep.sentences import headline
 
 if TYPE_CHECKING:
     from storage.records import StudyRow
@@ -27,18 +29,44 @@ def status(study: str | None, watch: bool, db_url: str, as_json: bool) -> None:
     from storage.store import Store
 
     with Store.open(db_url, create=False) as store:
-        while True:
+
+        def look() -> dict[str, Any]:
             row = store.study(study)
-            answer = _living(queries.status(store, row.id), row)
+            return _living(queries.status(store, row.id), row)
+
+        def best() -> list[str]:
+            return headline(queries.best(store, store.study(study).id, limit=1))
+
+        answer = look()
+        if watch and is_tty() and not as_json:
+            _watch(answer, look, best)
+            return
+        while True:
             if as_json:
                 print_json(answer)
             else:
-                if watch and is_tty():
-                    click.clear()
-                _print(answer)
+                for line in lines(answer, best()):
+                    click.echo(line)
             if not watch or answer["state"] != "running":
                 return
             time.sleep(WATCH_S)  # the next look
+            answer = look()
+
+
+def _watch(answer: dict[str, Any], look: Callable[[], dict[str, Any]], best: Callable[[], list[str]]) -> None:
+    """On a terminal: one picture that is drawn anew; its last state stays."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    def picture(found: dict[str, Any]) -> Text:
+        return Text("\n".join(lines(found, best())))
+
+    with Live(picture(answer), console=Console(highlight=False), auto_refresh=False) as live:
+        while answer["state"] == "running":
+            time.sleep(WATCH_S)  # the next look
+            answer = look()
+            live.update(picture(answer), refresh=True)
 
 
 @click.command()
@@ -74,24 +102,32 @@ def _living(answer: dict[str, Any], row: StudyRow) -> dict[str, Any]:
     return {**answer, "note": None}
 
 
-def _print(answer: dict[str, Any]) -> None:
+def lines(answer: dict[str, Any], best: list[str]) -> list[str]:
+    """What ``status`` says of its answer; ``best`` is the headline of the ranking."""
     marks = " (simulated)" if answer["simulated"] else ""
-    click.echo(f"{answer['study']}{marks}: {answer['state']}" + (f", {answer['note']}" if answer["note"] else ""))
-    click.echo(f"trials: {_counts(answer['counts'])}")
-    click.echo(
+    out = [
+        f"{answer['study']}{marks}: {answer['state']}" + (f", {answer['note']}" if answer["note"] else ""),
+        f"trials: {_counts(answer['counts'])}",
         f"launches: {answer['launches']['search']} of the search, {answer['launches']['total']} in all; "
-        f"{answer['gpu_hours']:.2f} GPU-hours" + (" of simulated GPUs" if answer["simulated"] else "")
-    )
-    for line in search_lines(answer["search"]):
-        click.echo(line)
-    for host in answer["hosts"]:
-        if host["phase"] is None:
-            doing = host["state"]
-        else:
-            trial = f"trial {host['trial']} " if host["trial"] is not None else ""
-            doing = f"{trial}{host['arm']}: {host['phase']} for {int(time.time() - host['since'])} s"
-            doing += f"; proposed: {host['why']}" if host["why"] else ""
-        click.echo(f"host {host['name']}: {doing}" + (f" ({host['note']})" if host["note"] else ""))
+        f"{answer['gpu_hours']:.2f} GPU-hours" + (" of simulated GPUs" if answer["simulated"] else ""),
+        *search_lines(answer["search"]),
+    ]
+    for host in sorted(answer["hosts"], key=lambda host: str(host["name"])):
+        note = f" ({host['note']})" if host["note"] else ""
+        out.append(f"host {host['name']}: {_doing(host)}{note}")
+    return [*out, *best]
+
+
+def _doing(host: dict[str, Any]) -> str:
+    """The host's launch, how long it has run, and how long such launches take."""
+    if host["phase"] is None:
+        return str(host["state"]).replace("_", " ")
+    trial = f"trial {host['trial']} " if host["trial"] is not None else ""
+    stage = " (confirm)" if host["stage"] == "confirm" else ""
+    usual = f" of about {clock(host['expected_s'])}" if host["expected_s"] is not None else ""
+    phase = str(host["phase"]).replace("_", " ")
+    why = f"; proposed: {host['why']}" if host["why"] else ""
+    return f"{trial}{host['arm']}{stage}: {phase}, {clock(time.time() - host['begun_at'])}{usual}{why}"
 
 
 def search_lines(search: Mapping[str, Any]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
 from sweep.cli import render
+from sweep.sentences import tie_because
 
 
 def print_trial(answer: Mapping[str, Any]) -> None:
@@ -28,6 +29,11 @@ def print_trial(answer: Mapping[str, Any]) -> None:
     for key, value in answer["values"].items():
         error = answer["stderr"].get(key)
         click.echo(f"  value      {key} = {value:.2f}" + (f" ± {error:.2f}" if error is not None else ""))
+    for gain in answer["gains"]:
+        if gain["category"] is None:
+            click.echo(f"  gain       {_gain(gain)}")
+    for line in _why(answer):
+        click.echo(f"  {line}")
     for text, violation in answer["constraints"].items():
         click.echo(f"  constraint {text}: {'kept' if violation <= 0 else f'broken by {violation:.2f}'}")
     for flag, evidence in answer["flag_evidence"].items():
@@ -44,6 +50,35 @@ def print_trial(answer: Mapping[str, Any]) -> None:
         )
     for launch in answer["launches"]:
         _print_launch(launch)
+
+
+def _gain(gain: Mapping[str, Any]) -> str:
+    """``output_throughput@8 over no speculation: faster, +8.4 % (+6.1 .. +10.8), confirm``"""
+    over = "no speculation" if gain["reference"] == "baseline" else "the engine's default"
+    text = f"{gain['metric']}@{gain['concurrency']} over {over}: {gain['comparison'].replace('_', ' ')}"
+    if gain["estimate"] is not None:
+        text += f", {render.interval(gain)}, {gain['stage']}, {gain['basis']}"
+    if gain["tie_because"] is not None:
+        text += f"; a tie {tie_because(gain['tie_because'])}"
+    return text
+
+
+def _why(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Where the gain comes from at each load, and at which load it ends."""
+    for found in answer["explanations"]:
+        yield (
+            f"why        at {found['concurrency']}: {found['accept_length']:.2f} tokens a step "
+            f"({render.percent(found['accept_length'] - 1)}), each step {found['step_cost']:.2f} times as long "
+            f"({render.percent(1 / found['step_cost'] - 1)}); it pays from {found['break_even']:.2f} tokens a step on"
+        )
+        if found["categories"]:
+            ordered = sorted(found["categories"].items(), key=lambda item: -item[1])
+            yield "           by prompts: " + ", ".join(f"{name} {render.percent(gain)}" for name, gain in ordered)
+    crossover = answer["crossover"]
+    if crossover is not None:
+        ends = [None if crossover[end] is None else f"{crossover[end]:.0f}" for end in ("low", "high")]
+        interval = f" (95 %: {ends[0] or 'below'} to {ends[1] or 'above'})" if any(ends) else ""
+        yield f"crossover  {crossover['why']}{interval}"
 
 
 def _print_launch(launch: Mapping[str, Any]) -> None:

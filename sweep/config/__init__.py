@@ -1,7 +1,7 @@
 """The search-space YAML: reading, checking, overriding and extending a study's description."""
 
 from sweep.config.extend import SpecDiff, diff
-from sweep.config.loader import find, load_space, load_text, shipped
+from sweep.config.loader import find, load_space, load_stored, load_text, shipped
 from sweep.config.models import StudySpec
 from sweep.config.overrides import Overrides
 from sweep.config.places import Host
@@ -17,6 +17,7 @@ __all__ = [
     "diff",
     "find",
     "load_space",
+    "load_stored",
     "load_text",
     "plain_env",
     "secret_env",

@@ -16,6 +16,7 @@ from sweep.config.checks import nearest, problems
 from sweep.config.fields import AtKey, freeze
 from sweep.config.models import StudySpec
 from sweep.config.overrides import Overrides
+from sweep.config.simulate import simulated
 from sweep.config.slots import with_slots
 from sweep.config.yamlfile import Document, Location, dotted
 from sweep.errors import ConfigError
@@ -82,7 +83,27 @@ def load_text(
     if overrides is not None:
         overrides.apply(document)
     _refuse_before(document)
-    _find_prompts(document, folder or Path())
+    return _checked(document, folder or Path())
+
+
+def load_stored(old: StudySpec, text: str, overrides: Overrides) -> StudySpec:
+    """A study as it was started, options of that start included, with what the command line changes now.
+
+    ``text`` is its YAML: hosts that were left out at the start are known by their names there. Raises ConfigError and
+    UsageError.
+    """
+    ours = ("format", "simulated_by_flag", "references_only")
+    kept = {key: value for key, value in old.dump().items() if key not in ours}
+    if overrides.hosts:
+        kept["hosts"] = yamlfile.parse(text, "the stored YAML").data.get("hosts")
+    document = Document("the stored study", kept)
+    overrides.apply(document)
+    spec = _checked(document, Path())
+    return simulated(spec, trials=spec.budget.trials) if old.simulated_by_flag else spec
+
+
+def _checked(document: Document, folder: Path) -> StudySpec:
+    _find_prompts(document, folder)
     try:
         spec = StudySpec.model_validate(freeze(document.data))
     except ValidationError as error:

@@ -47,11 +47,11 @@ def block_summary(
     samples = {"ttft": _array(good, ttft_ms), "tpot": _array(good, tpot_ms), "e2e": _array(good, e2e_ms)}
     for stem, sample in samples.items():
         for suffix in STATISTICS:
-            out[f"{stem}_{suffix}"] = _statistic(sample, suffix)
+            out[f"{stem}_{suffix}"] = statistic(sample, suffix)
     tpot = samples["tpot"]
     speeds = 1000.0 / tpot[tpot > 0]
-    out["per_user_speed_p50"] = _statistic(speeds, "p50")
-    out["per_user_speed_p5"] = _statistic(speeds, "p5")
+    out["per_user_speed_p50"] = statistic(speeds, "p50")
+    out["per_user_speed_p5"] = statistic(speeds, "p5")
     steps = sum(r.verify_steps or 0 for r in good)
     correct = sum(r.correct_drafts or 0 for r in good if r.verify_steps)
     if steps:
@@ -120,7 +120,8 @@ def _array(requests: Sequence[RequestRecord], figure: Callable[[RequestRecord], 
     return np.array([x for x in map(figure, requests) if x is not None], dtype=np.float64)
 
 
-def _statistic(sample: Array, suffix: str) -> float | None:
+def statistic(sample: Array, suffix: str) -> float | None:
+    """``mean``, or a percentile such as ``p50``; None of an empty sample."""
     if not sample.size:
         return None
     return float(sample.mean()) if suffix == "mean" else float(np.percentile(sample, float(suffix[1:])))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweep.errors import UsageError
-from sweep.model import ArmConfig, Objective
+from sweep.model import ArmConfig, Objective, Verdict
 from sweep.search import seeds
 from sweep.search.known import Known
 from sweep.search.view import Origin, Prediction, Proposal, SpaceView, Told
@@ -39,7 +39,8 @@ class Proposer:
     ``sampler``: a name of :data:`SAMPLERS`, None for the default. ``budget``: the trials the study may run; a space no
     larger is enumerated in its order. ``tolerance``: with the cost model, stop when the expected regret (a fraction) is
     no larger; None never stops early. ``prior``: rows of earlier studies that teach the cost model and are nothing
-    else, neither settled nor the best. Raises UsageError for an unknown sampler.
+    else, neither settled nor the best; a drafter that never accepted in them is left out. Raises UsageError for an
+    unknown sampler.
     """
 
     def __init__(
@@ -74,27 +75,32 @@ class Proposer:
     def propose(self, history: Sequence[Told]) -> Proposal | None:
         """The next configuration, or None when nothing is left to try or the stop rule is met. ``history``: every row,
         finished and running, in number order."""
-        known = Known(history)
+        known = self.known(history)
         if first := known.open(self.known_good):
             return Proposal(first[0], Origin.KNOWN_GOOD, "listed under known_good")
         allowed = known.open(self.space.candidates)
+        rng = np.random.default_rng([self.seed, len(history)])
+        if self.sampler == "model" and not self.enumerates:
+            return self._by_model(history, allowed, known.again(), rng)
         if not allowed:
             return None
         if self.enumerates:
             return Proposal(allowed[0], Origin.ENUMERATED, "the budget covers every configuration")
-        rng = np.random.default_rng([self.seed, len(history)])
         if self.sampler == "grid":
             return Proposal(allowed[0], Origin.ENUMERATED, "next cell of the grid")
         if self.sampler == "random":
             return Proposal(allowed[rng.integers(len(allowed))], Origin.SAMPLER, "drawn at random")
-        if self.sampler == "model":
-            return self._by_model(history, allowed, rng)
         return self._by_optuna(history, allowed, rng)
+
+    def known(self, history: Sequence[Told]) -> Known:
+        """What may not be proposed any more. Of the prior: drafters that never accepted a draft."""
+        useless = [told for told in self.prior if told.verdict is Verdict.DRAFTER_INEFFECTIVE]
+        return Known([*useless, *history])
 
     def decided(self, history: Sequence[Told]) -> bool:
         """True where the stop rule of the cost model is met: known-good and seed configurations are through, and the
         expected regret of stopping is within the tolerance."""
-        known = Known(history)
+        known = self.known(history)
         if self.sampler != "model" or self.tolerance is None or self.enumerates or known.open(self.known_good):
             return False
         allowed = known.open(self.space.candidates)
@@ -111,7 +117,7 @@ class Proposer:
 
     def regret(self, history: Sequence[Told]) -> Regret | None:
         """As :meth:`remaining_regret`, with the doubt and the launches it may take until decided."""
-        return self._regret(history, Known(history).open(self.space.candidates))
+        return self._regret(history, self.known(history).open(self.space.candidates))
 
     def recommend(self, history: Sequence[Told]) -> list[ArmConfig]:
         """Per objective, the measured configuration to confirm: the best by the cost model, which shares strength
@@ -175,16 +181,26 @@ class Proposer:
         tolerance = 0.01 if self.tolerance is None else self.tolerance
         return stop.remaining(model, [model.index[c] for c in allowed], tolerance, rng)
 
-    def _by_model(self, history: Sequence[Told], allowed: list[ArmConfig], rng: np.random.Generator) -> Proposal | None:
+    def _by_model(
+        self,
+        history: Sequence[Told],
+        allowed: Sequence[ArmConfig],
+        again: Sequence[ArmConfig],
+        rng: np.random.Generator,
+    ) -> Proposal | None:
         from sweep.search.model import acquisition
 
         if seed := seeds.pick([*self.prior, *history], allowed):
             return Proposal(seed[0], Origin.SEED, seed[1])
-        if self.decided(history):
+        if self.decided(history) or not (allowed or again):
             return None
         model = self._model(history)
-        index = np.array([model.index[c] for c in allowed], dtype=np.intp)
-        worth, explores = acquisition.score(model, index, rng)
+        fresh = np.array([model.index[c] for c in allowed], dtype=np.intp)
+        known = np.array([i for c in again if (i := model.index[c]) in model.measured], dtype=np.intp)
+        if not len(fresh) and not len(known):
+            return None
+        worth, explores = acquisition.score(model, fresh, rng)
+        index = fresh if explores else np.concatenate([fresh, known])
         chosen = int(index[np.argmax(worth[index])])
         return Proposal(model.configs[chosen], Origin.SAMPLER, acquisition.why(model, chosen, explores))
 

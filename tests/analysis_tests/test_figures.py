@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from sweep.analysis import AnalysisSettings
 from sweep.analysis.figures import extract, prompt_is_unit
 from sweep.metrics import by_category
-from sweep.model import Comparison
+from sweep.model import BlockResult, Comparison, Objective
 from tests.analysis_tests.made import AT_1, AT_8, Night, block, load_block, request
 
 
@@ -82,3 +83,32 @@ def test_concurrency_1_pairs_prompt_by_prompt_when_some_are_missing() -> None:
     assert row.gain is not None
     assert row.gain.estimate == pytest.approx(0.1)
     assert row.n_pairs == 4
+
+
+@pytest.mark.parametrize("level", [1, 8])
+def test_latencies_have_gains_by_category_like_throughput(level: int) -> None:
+    """One arm answers code twice as soon and writing half as soon, with the same throughput."""
+    objective = Objective("ttft_p50", level, False)
+
+    def measured(factor: float) -> list[BlockResult]:
+        rows = [
+            request(k, 100.0, category=c, ttft_s=0.1 * (k + 1) * (1 / factor if c == "code" else factor))
+            for k, c in enumerate(["code", "writing"] * 4)
+        ]
+        return [block(rows, concurrency=level, number=n, elapsed=16.0) for n in range(3)]
+
+    night = Night()
+    for trial, factor in ((None, 1.0), (None, 1.0), (0, 2.0), (None, 1.0)):
+        night.add(trial, measured(factor))
+    found = night.analyse(objective, settings=AnalysisSettings())
+    gains = {
+        (metric, category): row.gain.estimate
+        for metric in ("ttft_p50", "tpot_p50", "output_throughput")
+        for category in ("code", "writing")
+        if (row := found.find(0, metric, level, category)) is not None and row.gain is not None
+    }
+    assert gains["ttft_p50", "code"] == pytest.approx(1.0)
+    assert gains["ttft_p50", "writing"] == pytest.approx(-0.5)
+    assert gains["output_throughput", "code"] == pytest.approx(0.0, abs=1e-9)
+    assert gains["tpot_p50", "code"] < 0 < gains["tpot_p50", "writing"]  # what came sooner took longer from there
+    assert found.find(0, "ttft_p50", 64, "code") is None

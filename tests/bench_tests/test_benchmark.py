@@ -20,4 +20,4 @@ def test_benchmark_prints_one_object() -> None:
         assert set(figures) == {"ours", "aiohttp", "httpx"}
         assert all(figure > 0 for figure in figures.values())
     cpu = value["cpu_us_per_chunk"]
-    assert cpu["ours"] < cpu["aiohttp"] < cpu["httpx"]
+    assert cpu["ours"] < min(cpu["aiohttp"], cpu["httpx"])

@@ -95,6 +95,18 @@ def missing_files(page: Path) -> list[str]:
     return [name for name in named if not (ROOT / name).exists()]
 
 
+def broken_tables(page: Path) -> list[str]:
+    """Rows of tables with more or fewer cells than their head: a ``|`` that is not escaped, or a cell forgotten."""
+    out: list[str] = []
+    width = 0
+    for line in prose(page).splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) - 1 if line.startswith("|") else 0
+        if cells and width and cells != width:
+            out.append(line)
+        width = width or cells if cells else 0
+    return out
+
+
 # ---------------------------------------------------------------------------------------------- commands
 
 

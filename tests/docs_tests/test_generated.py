@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs_tests.pages import ROOT
+from tests.docs_tests.pages import PAGES, ROOT, prose
 
 GENERATOR = ROOT / "docs" / "generator"
 REFERENCE = ROOT / "docs" / "reference"
@@ -40,9 +40,26 @@ def test_the_annotated_space_has_every_key(monkeypatch: pytest.MonkeyPatch) -> N
     import yaml_page
 
     text = (ROOT / "search_spaces" / "eagle3.yaml").read_text(encoding="utf-8")
-    names = yaml_page.names()
+    names = {path.split(".")[-1] for path in yaml_page.paths()}
     assert {"max_tokens", "ttft_ms", "image"} <= names
     assert [name for name in sorted(names) if not re.search(rf"\b{name}:", text)] == []
+
+
+def test_keys_named_in_text_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(GENERATOR))
+    import yaml_page
+
+    there = yaml_page.paths()
+    assert {"workload.max_tokens", "hosts.gpus", "workload.slo.ttft_ms"} <= there
+    tops = {path.split(".")[0] for path in there}
+    named = {
+        (page.name, span)
+        for page in PAGES
+        for span in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", prose(page))
+        if span.split(".")[0] in tops and not span.endswith((".log", ".yaml"))
+    }
+    assert len(named) > 3
+    assert [(page, span) for page, span in sorted(named) if span not in there] == []
 
 
 def test_nothing_is_left_without_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from search_spaces.space import SearchSpace
+from sweep.cli.main import COMMANDS
 from sweep.config import StudySpec, find, load_text
 from sweep.errors import ConfigError
 from sweep.search.proposer import Proposer
@@ -22,6 +24,7 @@ from tests.docs_tests.pages import (
     ROOT,
     Fence,
     broken_links,
+    broken_tables,
     commands_in,
     fences,
     lines_of,
@@ -55,6 +58,11 @@ def test_links(page: Path) -> None:
     assert missing_files(page) == []
 
 
+@every_page
+def test_tables(page: Path) -> None:
+    assert broken_tables(page) == []
+
+
 def test_every_page_is_found_from_the_index() -> None:
     index = ROOT / "docs" / "README.md"
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", index.read_text(encoding="utf-8"))
@@ -63,6 +71,13 @@ def test_every_page_is_found_from_the_index() -> None:
     assert index.resolve() in {
         (ROOT / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)\)", (ROOT / "README.md").read_text())
     }
+
+
+def test_the_readme_names_every_command() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) \|", page, flags=re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([a-z]+)`", row)}
+    assert named == set(COMMANDS)
 
 
 @every_page
@@ -103,7 +118,7 @@ def test_yaml_json_and_python_are_accepted(page: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(page.parent)
     for fence in fences(page):
         if fence.language == "yaml":
-            assert space(fence).name
+            assert SearchSpace.from_spec(space(fence)).candidates, f"{fence}: nothing of it can be served"
         elif fence.language == "json":
             json.loads(fence.text)
         elif fence.language == "python":
@@ -166,6 +181,11 @@ class TestTheChecksThemselves:
     def test_commands(self, line: str, fault: str | None) -> None:
         found = [said for words in commands_in(line) if (said := wrong(words)) is not None]
         assert (found == []) if fault is None else (len(found) == 1 and fault in found[0]), found
+
+    def test_tables(self, tmp_path: Path) -> None:
+        page = tmp_path / "page.md"
+        page.write_text("| a | b |\n|---|---|\n| `x\\|y` | 2 |\n| `x|y` | 2 |\n\ntext\n\n| c |\n|---|\n| 1 |\n")
+        assert broken_tables(page) == ["| `x|y` | 2 |"]
 
     def test_files(self, tmp_path: Path) -> None:
         page = tmp_path / "page.md"

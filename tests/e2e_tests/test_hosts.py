@@ -81,6 +81,9 @@ def test_two_hosts_are_busy_at_once_with_different_configurations(
         if host_a < host_b and begin_a < end_b and begin_b < end_a
     ]
     assert overlaps
+    assert not [row for row in user.query("select flags from trials") if "neighbours" in row[0]], (
+        "machines of their own"
+    )
 
 
 @pytest.mark.ssh

@@ -118,7 +118,9 @@ def test_clock_jump(lab: Lab, tmp_path: Path, where: str, jump: float) -> None:
     process = lab.spawn("start", **options)
     lab.until(lab.measuring())
     before = lab.blocks()
-    offset.write_text(str(jump))
+    new = tmp_path / "offset.new"
+    new.write_text(str(jump))
+    new.replace(offset)  # at once: every process of that side reads it all the time
     time.sleep(4)
     lab.ends(process)
     lab.check(before)

@@ -47,7 +47,7 @@ def make_servers(tmp_path: Path) -> Iterator[Make]:
         servers.close()
     if any(entry for entry in ours(tmp_path)):
         sweeper = make(LocalTransport(LocalSettings("sweeper")), epoch=1 << 40)
-        for entry in (tmp_path / "base").glob("*/lease.json"):
+        for entry in (tmp_path / "base").glob("**/lease.json"):
             entry.unlink()
         sweeper.prepare()
         sweeper.reconcile()

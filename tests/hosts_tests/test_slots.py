@@ -105,6 +105,13 @@ class TestWhoExcludesWhom:
         assert first.stop(server).clean
 
 
+def test_a_folder_that_is_called_slots_is_no_slot(make_servers: Make, tmp_path: Path) -> None:
+    servers = make_servers(here(), base_dir=str(tmp_path / "base" / "slots"))
+    servers.prepare()
+    assert not (tmp_path / "base" / "lock").exists()
+    servers.renew()
+
+
 def test_ports_are_apart(make_servers: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also where the first server does not listen yet; with so few ports, chance would give one twice."""
     slots = [slot(make_servers, gpu) for gpu in range(4)]

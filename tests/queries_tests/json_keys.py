@@ -11,7 +11,10 @@ OPEN = {
     "directions", "rows", "objectives", "stop", "probe", "controller", "log_flags", "client", "facts", "forecast",
 }  # fmt: skip
 # Objects that have a table of their own in the page.
-SHARED = {"config", "effective", "gain", "gain_over_engine_default", "search_gain", "change", "gpus"}
+SHARED = {
+    "config", "effective", "gain", "gain_over_engine_default", "search_gain", "change", "gpus", "tie_because",
+    "tie_with_engine_default_because", "crossover", "explanations",
+}  # fmt: skip
 
 
 def keys(value: Any) -> set[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
 
 from sweep.errors import UsageError
 from sweep.model import ArmConfig, Objective, Verdict
-from sweep.search.known import MAX_ATTEMPTS, Known
+from sweep.search.known import MAX_ATTEMPTS, MAX_LAUNCHES, Known
 from sweep.search.proposer import Proposer, default_sampler
 from sweep.search.view import Origin, SpaceView, Told
 
@@ -43,14 +45,59 @@ def test_a_known_good_whose_effective_form_ran_is_not_launched_again(space, trut
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_small_space_is_walked_through_without_repeats_and_then_ends(spaces, truths, sampler):
-    small = spaces(num_steps=(1, 2, 3), topk=(1, 4), num_draft_tokens=(2, 4), cuda_graph=(True,))
+def test_a_small_space_is_walked_through_and_then_ends(spaces, truths, sampler):
+    small = spaces(num_steps=(1, 2), topk=(1, 4), num_draft_tokens=(2, 4), cuda_graph=(True,))
     p, truth, history = proposer(small, truths, sampler), truths(noise=0.01), []
     while (proposal := p.propose(history)) is not None:
         history.append(truth.told(proposal.config, len(history)))
-        assert len(history) <= len(small.candidates)
-    assert {t.config for t in history} == set(small.candidates)
-    assert len(history) == len(small.candidates)
+        assert len(history) <= MAX_LAUNCHES * len(small.candidates)
+    launches = Counter(t.config for t in history)
+    assert set(launches) == set(small.candidates)
+    # The cost model measures near-ties again; the others launch a configuration once.
+    assert max(launches.values()) == (MAX_LAUNCHES if sampler == "model" else 1)
+
+
+def tied(truths, arm, gap: float) -> tuple[list[Told], ArmConfig]:
+    """Three arms, the second slower than the first by ``gap``, the third by 40 %."""
+    truth, speeds = truths(), {arm(3, 1, 4): 1.0, arm(4, 1, 5): 1.0 - gap, arm(1, 1, 2): 0.6}
+    rows = []
+    for config, factor in speeds.items():
+        told = truth.told(config)
+        shown = 100.0 * factor
+        step = replace(told.observations[1], throughput=shown)
+        rows.append(replace(told, values={KEY: shown}, observations={1: step}))
+    return rows, arm(1, 1, 2)
+
+
+def test_a_near_tie_is_measured_again_and_a_hopeless_arm_is_not(spaces, truths, arm):
+    rows, hopeless = tied(truths, arm, 0.01)
+    small = SpaceView(tuple(t.config for t in rows), {"num_steps": (1, 3, 4)}, lambda p: None)
+    p = proposer(small, truths)
+    proposal = p.propose(rows)
+    assert proposal.config != hopeless
+    assert proposal.why.startswith("measured again: ")
+    assert "%" in proposal.why
+    # Taken by a running trial, the other of the two is next.
+    other = p.propose([*rows, Told(proposal.config)])
+    assert other.config not in (hopeless, proposal.config)
+
+
+def test_what_is_decided_is_not_measured_again(truths, arm):
+    rows, _ = tied(truths, arm, 0.3)
+    rows += [replace(rows[0])]
+    small = SpaceView(tuple(dict.fromkeys(t.config for t in rows)), {"num_steps": (1, 3, 4)}, lambda p: None)
+    assert proposer(small, truths, tolerance=0.01).propose(rows) is None
+    near, _ = tied(truths, arm, 0.01)
+    assert proposer(small, truths, tolerance=0.001).propose([*near, near[0]]) is not None
+
+
+def test_a_configuration_is_measured_no_more_than_so_often(truths, arm):
+    config, other = arm(3, 1, 4), arm(4, 1, 5)
+    told = truths().told(config)
+    assert Known([told]).again() == [config]
+    assert Known([told] * MAX_LAUNCHES).again() == []
+    assert Known([told, Told(config)]).again() == []
+    assert Known([Told(other, None, Verdict.LAUNCH_OOM)]).again() == []
 
 
 def test_a_space_the_budget_covers_is_enumerated_and_a_larger_one_is_not(spaces, truths):

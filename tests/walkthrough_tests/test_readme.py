@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import venv
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -36,23 +35,30 @@ def commands(section: str) -> list[str]:
 
 @dataclass
 class Shell:
-    """A user's shell: where they stand, and what is first on their PATH."""
+    """A user's shell: where they stand, their home, and what is first on their PATH."""
 
     folder: Path
+    home: Path
     first: Path | None = None
-    said: list[str] = field(default_factory=list)
 
-    def run(self, line: str, *, exit_code: int = 0) -> str:
+    def environment(self) -> dict[str, str]:
+        """That of whoever runs the tests, with a home of its own; how packages are reached stays."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SWEEP_", "RAY_", "VIRTUAL_ENV", "PYTEST"))}
+        real = Path.home()
+        kept.setdefault("XDG_CONFIG_HOME", str(real / ".config"))
+        kept.setdefault("PYENV_ROOT", str(real / ".pyenv"))
+        kept |= {"HOME": str(self.home), "PIP_CACHE_DIR": str(self.home / "pip"), "PIP_NO_CACHE_DIR": "off"}
         here = str(Path(sys.executable).parent)
         path = [p for p in kept["PATH"].split(":") if p != here]  # what runs the tests is not what the user has
         kept["PATH"] = ":".join([*([str(self.first)] if self.first else []), *path])
+        return kept
+
+    def run(self, line: str, *, exit_code: int = 0) -> str:
         done = subprocess.run(
-            ["sh", "-c", line], cwd=self.folder, env=kept, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=COMMAND_S,
+            ["sh", "-c", line], cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=COMMAND_S,
         )  # fmt: skip
         assert done.returncode == exit_code, f"`{line}` ended with {done.returncode}:\n{done.stdout[-4000:]}"
-        self.said.append(done.stdout)
         return done.stdout
 
 
@@ -60,7 +66,8 @@ def test_from_clone_to_an_opened_report_and_a_study_of_ones_own(tmp_path: Path, 
     try_lines, own_lines = commands("Two commands"), commands("With your GPUs")
 
     clone, demo, tests, report = try_lines
-    shell = Shell(tmp_path)
+    (tmp_path / "home").mkdir()
+    shell = Shell(tmp_path, tmp_path / "home")
     assert clone == "git clone REPOSITORY specsweep && cd specsweep"
     shell.run(clone.replace("REPOSITORY", str(ROOT)))
     shell.folder = tmp_path / "specsweep"
@@ -83,7 +90,6 @@ def test_from_clone_to_an_opened_report_and_a_study_of_ones_own(tmp_path: Path, 
     install, init, doctor, plan, rehearse, start, best = own_lines
     assert install == "pip install ."
     shell.run(install)
-    shutil.rmtree(shell.folder / ".demo")
     _out_of_the_checkout(shell, tmp_path / "elsewhere")
     assert shell.run("sweep --help").startswith("Usage: sweep")
     shell.run(init)

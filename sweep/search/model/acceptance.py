@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sweep.search.model.features import Table
-from sweep.search.model.gaussian import Array, Conditioned, Hyper, Index, Posterior, Prior, Rows, average
+from sweep.search.model.gaussian import Array, Conditioned, Hyper, Index, Part, Posterior, Prior, Rows, average, fits
 
 # No drafter is right more often than this at any width (argmax ties and sampling noise remain); a smooth minimum.
 CEILING = float(np.log(-np.log(0.03)))
@@ -68,14 +68,16 @@ class Acceptance:
             more = self._linear_lengths(lengths, estimate)
             rows, y, scale = _join((rows, y, scale), more)
             estimate = Conditioned(self.prior, rows, y, scale, START)
-        self._fit = average(self.prior, rows, y, scale, GRID)
+        self._fit = [
+            (w, fit) for w, (fit, _) in average([(fit, None) for fit in fits(self.prior, rows, y, scale, GRID)])
+        ]
         self._best = self._fit[0][1]
         self.misfit = float(sum(w * c.hyper.amplitude for w, c in self._fit))
 
     def posterior(self, index: Index) -> Posterior:
         """Of log AL at these configurations."""
         _, rows, offset = self.log_length(index, self._best)
-        return Posterior(self._fit, rows, offset)
+        return Posterior([Part(w, c, rows, offset) for w, c in self._fit])
 
     def log_length(self, index: Index, at: Conditioned | None) -> tuple[Array, Rows, Array]:
         """(value, rows, offset): log AL at the estimate ``at``, and its linearisation offset + rows . unknowns."""
@@ -107,7 +109,8 @@ class Acceptance:
         groups, depth = self._groups, self._max_depth
         level, slope, width, topk, budget = (0.0, 0.7), (-0.06, 0.06), (0.5, 0.2), (0.0, 0.15), (0.0, 0.15)
         deeper_width, first_topk, first_budget = (0.0, 0.06), (0.0, 0.2), (0.0, 0.2)
-        shared = [level, slope, width, topk, budget, deeper_width, first_topk, first_budget]
+        bounded = (0.0, 0.3)
+        shared = [level, slope, width, topk, budget, deeper_width, first_topk, first_budget, bounded]
         mean = [m for m, _ in shared] + [0.0] * (3 * groups + (1 + groups) * depth)
         sd = [s for _, s in shared] + [0.35] * groups + [0.05] * groups + [0.12] * groups
         sd += [0.1] * depth + [0.03] * (groups * depth)
@@ -123,7 +126,18 @@ class Acceptance:
         # The first depth has topk candidates whatever the budget, deeper ones share what the budget leaves.
         first = depth == 0
         shared = np.stack(
-            [np.ones(len(j)), j, width, topk, budget, j * width / 4.0, first * topk, first * budget], axis=1
+            [
+                np.ones(len(j)),
+                j,
+                width,
+                topk,
+                budget,
+                j * width / 4.0,
+                first * topk,
+                first * budget,
+                -np.expm1(-width),
+            ],
+            axis=1,
         )
         per_depth = np.eye(self._max_depth)[np.minimum(depth, self._max_depth - 1)]
         own_depth = (member[:, :, None] * per_depth[:, None, :]).reshape(len(j), self._groups * self._max_depth)

@@ -1,9 +1,12 @@
-"""What the next launch is worth: expected improvement per minute, launch included.
+"""What the next launch is worth: the expected improvement it brings per minute, launch included.
 
-One objective: E[max(0, f(x) - f(best measured))] with the correlation of the two (Jones, Schonlau & Welch 1998), times
-the chance that x launches and keeps the constraints, over its minutes. Several: the mean of that over weighted sums of
-log values, each objective alone among them (after Knowles' ParEGO, 2006), so that both ends and the middle of the front
-draw launches.
+A launch shows its configuration's value with noise and moves the belief about every other. Its worth is by how much
+it is expected to raise the best posterior mean among what was measured, itself then among it: the knowledge gradient
+for correlated beliefs (Frazier, Powell & Dayanik 2009), which for a new configuration is the expected improvement
+(Jones, Schonlau & Welch 1998) less what noise hides, and for one that ran is what measuring it again tells about
+near-ties. Times the chance that it launches and keeps the constraints, over its minutes. Several objectives: the mean
+over weighted sums of log values, each objective alone among them (after Knowles' ParEGO, 2006), so that both ends and
+the middle of the front draw launches.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtr
 
 from sweep.search.model.fit import CostModel
 from sweep.search.model.gaussian import Array, Index
@@ -19,6 +21,9 @@ from sweep.search.model.gaussian import Array, Index
 # Chance that a proposal explores: the least known configuration of those expected within EXPLORE_WITHIN of the best.
 EXPLORE = 0.05
 EXPLORE_WITHIN = 0.1
+# What a launch shows, in standard deviations, and the chance of it.
+NODES = np.linspace(-6.0, 6.0, 121)
+CHANCES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 # Residuals above this are worth telling the user about.
 MISFIT = 0.1
 
@@ -27,12 +32,6 @@ def weights(objectives: int, rng: np.random.Generator) -> Array:
     """(m, objectives): each alone, then one random mixture."""
     alone = np.eye(objectives)
     return alone if objectives == 1 else np.concatenate([alone, rng.dirichlet(np.ones(objectives), size=1)])
-
-
-def expected_improvement(mean: Array, sd: Array) -> Array:
-    """E[max(0, z)] for z ~ N(mean, sd^2)."""
-    ratio = mean / sd
-    return np.asarray(mean * ndtr(ratio) + sd * np.exp(-0.5 * ratio**2) / np.sqrt(2.0 * np.pi))
 
 
 def score(model: CostModel, allowed: Index, rng: np.random.Generator) -> tuple[Array, bool]:
@@ -56,15 +55,32 @@ def improvement(model: CostModel, mixture: Sequence[float] | Array) -> Array:
     if not model.measured:
         sd = np.sum([w * np.sqrt(o.var) for w, o in pairs], axis=0)
         return np.asarray(np.exp(mean + sd - np.max(mean + sd)))
-    best = max(model.measured, key=lambda i: (mean[i], -i))
-    # Objectives on one launch move together; adding their spreads is the cautious end.
-    sd = np.sum([w * o.spread(best) for w, o in pairs], axis=0)
-    return expected_improvement(mean - mean[best], sd)
+    measured = np.array(sorted(set(model.measured)), dtype=np.intp)
+    best = int(np.argmax(mean[measured]))
+    every = np.arange(len(mean), dtype=np.intp)
+    between = np.sum([w**2 * o.covariance(measured, every) for w, o in pairs], axis=0)
+    var = np.sum([w**2 * o.var for w, o in pairs], axis=0)
+    shown = np.sqrt(var + np.sum([(w * o.noise) ** 2 for w, o in pairs]))
+    # By how much each mean moves per standard deviation of what is shown, beside the best measured one's.
+    moves = between / shown
+    gap, slope = mean - mean[measured[best]], var / shown - moves[best]
+    gain = np.maximum(gap[:, None] + slope[:, None] * NODES, 0.0)
+    for one, other in enumerate(measured):
+        np.maximum(gain, gap[other] + (moves[one] - moves[best])[:, None] * NODES, out=gain)
+    return np.asarray(gain @ CHANCES)
 
 
 def why(model: CostModel, chosen: int, explores: bool) -> str:
-    """One line for the user: the expected gain over the best measured arm, and what is least known about it."""
+    """One line for the user: the expected gain over the best measured arm, and what is least known about it; or which
+    near-tie a second launch is to decide."""
     outlook = model.outlooks[0]
+    if chosen in model.measured and (others := [i for i in model.measured if i != chosen]):
+        rival = max(others, key=lambda i: (outlook.mean[i], -i))
+        lead, open_ = float(outlook.mean[chosen] - outlook.mean[rival]), float(outlook.spread(rival)[chosen])
+        return (
+            f"measured again: {100 * np.expm1(lead):+.1f} % from {model.configs[rival].label()}, "
+            f"which the launches so far leave open (± {100 * open_:.1f} %)"
+        )
     length, level = model.accept_length.var[chosen], model.levels[0]
     step = model.step_time(level).var[chosen]
     tree = model.configs[chosen]

@@ -1,31 +1,50 @@
-"""The chance that a configuration launches at all, from those that did and those that did not."""
+"""The chance that a configuration launches at all, from those that did and those that did not.
+
+What fails for want of memory fails above a size, and a size grows with what is verified and drafted. How much each
+counts and where the limit lies are unknown: (slopes, limit) are drawn, and weighted by how well each explains
+what happened (importance sampling from the prior).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import expit
 
 from sweep.search.model.features import Table
-from sweep.search.model.gaussian import Array, Conditioned, Hyper, Index, Posterior, Prior, Rows
+from sweep.search.model.gaussian import Array, Index
+
+SLOPES, LIMITS = 48, 40
+# Octaves of size over which a limit is soft; what it holds of chance is left to LAPSE: a failure for another reason.
+SOFT = 0.15
+LAPSE = 0.03
+# Deviations, in octaves of size, of a drafter's own memory, of graphs, and of each extra flag.
+DRAFTER, GRAPHS, EXTRA = 0.3, 0.3, 1.0
 
 
 def chance(table: Table, ran: Sequence[int], failed: Sequence[int]) -> Array:
     """(n,) probability of a launch, 1 everywhere until something fails.
 
-    Least-squares classification with a Gaussian process (Rasmussen & Williams 2006, section 6.5): +1 for a launch, -1
-    for a failure, falling with drafted and verified tokens because what fails for want of memory fails above a size.
+    size = log2(1 + verified) + u log2 topk + w log2(1 + depth) + ..., u and w anywhere between 0 and 1, in octaves.
     """
     n = len(table)
     if not failed:
         return np.ones(n)
-    size = np.stack([np.log2(1.0 + table.verified), np.log2(table.topk), np.log2(1.0 + table.depth)], axis=1)
-    basis = np.concatenate([np.ones((n, 1)), size], axis=1)
-    rows = Rows(basis, np.ones((n, 1)), table.near, np.arange(n, dtype=np.intp))
-    prior = Prior(np.array([1.6, -0.1, -0.05, -0.05]), np.array([0.5, 0.25, 0.15, 0.15]) ** 2)
-    index: Index = np.array([*ran, *failed], dtype=np.intp)
-    label = np.array([1.0] * len(ran) + [-1.0] * len(failed))
-    fit = Conditioned(prior, rows.take(index), label, np.ones(len(index)), Hyper(0.6, 0.15))
-    posterior = Posterior([(1.0, fit)], rows)
-    return np.asarray(ndtr(posterior.mean / np.sqrt(posterior.var + 0.05)))
+    rng = np.random.default_rng(0)
+    grows = np.stack([np.log2(table.topk), np.log2(1.0 + table.depth)], axis=1) @ rng.random((2, SLOPES))
+    drafters = rng.normal(0.0, DRAFTER, (int(table.group.max()) + 1, SLOPES))
+    others = np.concatenate([table.no_graph[:, None] * GRAPHS, table.extras * EXTRA], axis=1)
+    sizes = np.log2(1.0 + table.verified)[:, None] + grows + drafters[table.group]
+    sizes = sizes + others @ rng.standard_normal((others.shape[1], SLOPES))
+    limits = np.linspace(sizes.min(0) - 1.0, sizes.max(0) + 1.0, LIMITS)  # (limits, slopes)
+
+    def launches(index: Index) -> Array:
+        """(len(index), limits, slopes)"""
+        fits = expit((limits[None] - sizes[index][:, None, :]) / SOFT)
+        return np.asarray(LAPSE + (1.0 - 2.0 * LAPSE) * fits)
+
+    seen = np.log(launches(np.array(ran, dtype=np.intp))).sum(0)
+    seen = seen + np.log1p(-launches(np.array(failed, dtype=np.intp))).sum(0)
+    weights = np.exp(seen - seen.max())
+    return np.asarray(np.einsum("nls,ls->n", launches(np.arange(n, dtype=np.intp)), weights / weights.sum()))

@@ -32,10 +32,12 @@ UNREPORTED_ERROR = 0.1
 
 
 class Outlook:
-    """The belief about one objective over all configurations, in natural logarithms, larger is better."""
+    """The belief about one objective over all configurations, in natural logarithms, larger is better. ``noise``: the
+    standard deviation of what one more launch would show, its configuration known."""
 
-    def __init__(self, parts: Sequence[tuple[float, Posterior]], centre: float = 0.0) -> None:
+    def __init__(self, parts: Sequence[tuple[float, Posterior]], centre: float, noise: float) -> None:
         self._parts = parts
+        self.noise = noise
         self.mean = centre + np.sum([sign * p.mean for sign, p in parts], axis=0)
         self.var = np.sum([sign**2 * p.var for sign, p in parts], axis=0)
 
@@ -88,7 +90,7 @@ class CostModel:
     def throughput(self, level: int) -> Outlook:
         """Of log tokens/s at a concurrency among :attr:`levels`."""
         step = self._steps.posterior(self._every, self.levels.index(level))
-        return Outlook([(1.0, self._lengths), (-1.0, step)], math.log(level))
+        return Outlook([(1.0, self._lengths), (-1.0, step)], math.log(level), step.noise * self._error)
 
     @property
     def accept_length(self) -> Posterior:
@@ -128,6 +130,7 @@ class CostModel:
         for told_row in done:
             stepped += self._stepped(told_row, lengths)
         self._lengths = lengths
+        self._error = float(np.median([s.error for s in stepped])) if stepped else THROUGHPUT_ERROR
         self._steps = StepTime(self.table, groups, self.levels, stepped)
 
     def _stepped(self, told: Told, lengths: Posterior) -> list[Stepped]:
@@ -157,7 +160,9 @@ class CostModel:
         index, y = zip(*pairs, strict=True)
         fit = Generic(self.table, self._guide(objective.concurrency), index, y)
         sign = fit.unit if objective.maximize else -fit.unit
-        return Outlook([(sign, fit.posterior(self._every))], fit.centre if objective.maximize else -fit.centre)
+        posterior = fit.posterior(self._every)
+        centre = fit.centre if objective.maximize else -fit.centre
+        return Outlook([(sign, posterior)], centre, fit.unit * posterior.noise)
 
     def _launches(self, history: Sequence[Told], done: Sequence[Told], objectives: Sequence[Objective]) -> Array:
         failed = [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
+T = TypeVar("T")
 
 # How main effects share the residual's variance among the three leading features (depth, topk, verified tokens).
 MAIN_SHARES = (0.1, 0.05, 0.85)
@@ -27,7 +29,8 @@ OWN_SHARE = 0.2
 # Main effects forget faster than the joint one by this factor.
 MAIN_RATE = 2.0
 # Grid points whose posterior weight is below this are left out of the average.
-NEGLIGIBLE = 0.03
+NEGLIGIBLE = 0.1
+MOST_PARTS = 12
 
 
 @dataclass(frozen=True)
@@ -82,25 +85,38 @@ class Prior:
     mean: Array
     var: Array
 
-    def covariances(self, a: Rows, b: Rows) -> Covariances:
-        """Between rows, for any hyperparameters: the parts that do not depend on them are kept."""
-        return Covariances((a.basis * self.var) @ b.basis.T, a, b)
+    def covariances(self, a: Rows, b: Rows, points: Points | None = None) -> Covariances:
+        """Between rows, for any hyperparameters: the parts that do not depend on them are kept. ``points``: between
+        the rows' own points, where they are known already."""
+        return Covariances((a.basis * self.var) @ b.basis.T, a, b, points or Points(a.features, b.features))
 
     def variance(self, a: Rows, amplitude: float) -> Array:
         return np.asarray((a.basis**2) @ self.var + amplitude**2 * (a.loads**2).sum(1))
 
 
+class Points:
+    """Correlation (n, m) between two sets of points for any share of main effects, each computed once."""
+
+    def __init__(self, a: Array, b: Array) -> None:
+        self._a, self._b = a, b
+        self._under: dict[float, Array] = {}
+
+    def under(self, main: float) -> Array:
+        if main not in self._under:
+            self._under[main] = correlation(self._a, self._b, main)
+        return self._under[main]
+
+
 class Covariances:
     """Prior covariance (n, m) between two sets of rows under any grid point."""
 
-    def __init__(self, terms: Array, a: Rows, b: Rows) -> None:
-        self._terms, self._a, self._b = terms, a, b
+    def __init__(self, terms: Array, a: Rows, b: Rows, points: Points) -> None:
+        self._terms, self._a, self._b, self._points = terms, a, b, points
         self._residual: dict[float, Array] = {}
 
     def under(self, hyper: Hyper) -> Array:
         if hyper.main not in self._residual:
-            points = correlation(self._a.features, self._b.features, hyper.main)
-            spread = points[self._a.at][:, self._b.at]
+            spread = self._points.under(hyper.main)[np.ix_(self._a.at, self._b.at)]
             self._residual[hyper.main] = spread * (self._a.loads @ self._b.loads.T)
         return np.asarray(self._terms + hyper.amplitude**2 * self._residual[hyper.main])
 
@@ -109,7 +125,14 @@ class Conditioned:
     """The posterior under one grid point. ``own``: the rows' covariance with themselves."""
 
     def __init__(
-        self, prior: Prior, rows: Rows, y: Array, scale: Array, hyper: Hyper, own: Covariances | None = None
+        self,
+        prior: Prior,
+        rows: Rows,
+        y: Array,
+        scale: Array,
+        hyper: Hyper,
+        own: Covariances | None = None,
+        log_prior: float = 0.0,
     ) -> None:
         self.prior, self.rows, self.hyper = prior, rows, hyper
         covariance = (own or prior.covariances(rows, rows)).under(hyper)
@@ -117,7 +140,9 @@ class Conditioned:
         self._factor = cholesky(covariance, lower=True, check_finite=False)
         innovation = y - rows.basis @ prior.mean
         self._alpha = cho_solve((self._factor, True), innovation, check_finite=False)
-        self.evidence = float(-0.5 * innovation @ self._alpha - np.log(np.diag(self._factor)).sum() + hyper.log_prior)
+        self.evidence = (
+            float(-0.5 * innovation @ self._alpha - np.log(np.diag(self._factor)).sum() + hyper.log_prior) + log_prior
+        )
 
     def terms(self) -> Array:
         """Posterior mean of the terms (p,)."""
@@ -143,44 +168,76 @@ class Conditioned:
         return np.asarray(cross.T @ self._alpha)
 
 
-class Posterior:
-    """The average over the grid, at fixed targets: offset + target . unknowns. Mean and variance by moments."""
+@dataclass(frozen=True)
+class Part:
+    """One hypothesis of a mixture: its ``weight``, its ``fit``, and the targets as it sees them, offset + target .
+    unknowns."""
 
-    def __init__(self, parts: Sequence[tuple[float, Conditioned]], target: Rows, offset: Array | float = 0.0) -> None:
-        self.target = target
-        prior = parts[0][1].prior
-        cross = prior.covariances(parts[0][1].rows, target)
-        before = target.basis @ prior.mean + offset
+    weight: float
+    fit: Conditioned
+    target: Rows
+    offset: Array | float = 0.0
+
+
+class Posterior:
+    """The average over hypotheses at the same targets. Mean and variance by moments.
+
+    Hypotheses of one form share their rows and targets, and with them the prior covariances.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = []
-        for weight, part in parts:
-            between = cross.under(part.hyper)
-            self._parts.append((weight, part, before + part.update(between), part.explained(between)))
-        self.mean = np.sum([w * m for w, _, m, _ in self._parts], axis=0)
-        second = [
-            w * (c.prior.variance(target, c.hyper.amplitude) - (v * v).sum(0) + (m - self.mean) ** 2)
-            for w, c, m, v in self._parts
-        ]
-        self.var = np.maximum(np.sum(second, axis=0), 1e-12)
+        shared: dict[int, tuple[Covariances, Array]] = {}
+        near: dict[tuple[int, int], Points] = {}
+        for part in parts:
+            fit, target = part.fit, part.target
+            if id(target) not in shared:
+                points = (id(fit.rows.features), id(target.features))
+                if points not in near:
+                    near[points] = Points(fit.rows.features, target.features)
+                cross = fit.prior.covariances(fit.rows, target, near[points])
+                shared[id(target)] = cross, target.basis @ fit.prior.mean + part.offset
+            cross, before = shared[id(target)]
+            between = cross.under(fit.hyper)
+            mean, white = before + fit.update(between), fit.explained(between)
+            var = fit.prior.variance(target, fit.hyper.amplitude) - (white * white).sum(0)
+            self._parts.append((part.weight, part, mean, white, var))
+        self.mean = np.sum([w * m for w, _, m, _, _ in self._parts], axis=0)
+        self.var = np.maximum(np.sum([w * (v + (m - self.mean) ** 2) for w, _, m, _, v in self._parts], axis=0), 1e-12)
+        self.noise = float(np.sqrt(sum(w * p.fit.hyper.noise**2 for w, p, _, _, _ in self._parts)))
 
     def covariance(self, a: Index, b: Index) -> Array:
         """(len(a), len(b)) between targets."""
         out = np.zeros((len(a), len(b)))
-        ours, theirs = self.target.take(a), self.target.take(b)
-        between = self._parts[0][1].prior.covariances(ours, theirs)
-        for weight, part, mean, white in self._parts:
-            prior = between.under(part.hyper)
+        shared: dict[int, Covariances] = {}
+        for weight, part, mean, white, _ in self._parts:
+            key = id(part.target)
+            if key not in shared:
+                shared[key] = part.fit.prior.covariances(part.target.take(a), part.target.take(b))
             shift = np.outer(mean[a] - self.mean[a], mean[b] - self.mean[b])
-            out += weight * (prior - white[:, a].T @ white[:, b] + shift)
+            out += weight * (shared[key].under(part.fit.hyper) - white[:, a].T @ white[:, b] + shift)
         return out
 
 
-def average(prior: Prior, rows: Rows, y: Array, scale: Array, grid: Sequence[Hyper]) -> list[tuple[float, Conditioned]]:
-    """Grid points with their posterior weights, negligible ones dropped, the heaviest first."""
-    own = prior.covariances(rows, rows)
-    parts = [Conditioned(prior, rows, y, scale, hyper, own) for hyper in grid]
-    evidence = np.array([part.evidence for part in parts])
+def fits(
+    prior: Prior,
+    rows: Rows,
+    y: Array,
+    scale: Array,
+    grid: Sequence[Hyper],
+    own: Covariances | None = None,
+    log_prior: float = 0.0,
+) -> list[Conditioned]:
+    """One fit per grid point. ``log_prior``: of the form that made the rows."""
+    own = own or prior.covariances(rows, rows)
+    return [Conditioned(prior, rows, y, scale, hyper, own, log_prior) for hyper in grid]
+
+
+def average(found: Sequence[tuple[Conditioned, T]]) -> list[tuple[float, tuple[Conditioned, T]]]:
+    """Fits, each with what belongs to it, and their posterior weights; negligible ones dropped, the heaviest first."""
+    evidence = np.array([fit.evidence for fit, _ in found])
     weights = np.exp(evidence - evidence.max())
-    weights /= weights.sum()
-    kept = sorted(((float(w), i) for i, w in enumerate(weights) if w >= NEGLIGIBLE), reverse=True)
-    total = sum(w for w, _ in kept)
-    return [(w / total, parts[i]) for w, i in kept]
+    order = np.argsort(-weights, kind="stable")[:MOST_PARTS]
+    order = order[weights[order] >= NEGLIGIBLE]
+    total = float(weights[order].sum())
+    return [(float(weights[i]) / total, found[i]) for i in order]

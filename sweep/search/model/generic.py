@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sweep.search.model.features import Table
-from sweep.search.model.gaussian import Array, Hyper, Index, Posterior, Prior, Rows, average
+from sweep.search.model.gaussian import Array, Hyper, Index, Part, Posterior, Prior, Rows, average, fits
 
 GRID = tuple(
     Hyper(amplitude, noise, log_prior=-0.2 * i) for i, amplitude in enumerate((0.05, 0.2, 0.6)) for noise in (0.05, 0.2)
@@ -29,11 +29,13 @@ class Generic:
         self._guide = (guide - guide.mean()) / (guide.std() or 1.0)
         prior = Prior(np.zeros(2), np.array([1.0, 1.0]))
         rows = self._rows(np.asarray(index, dtype=np.intp))
-        self._fit = average(prior, rows, (values - self._centre) / self._unit, np.ones(len(values)), GRID)
+        found = fits(prior, rows, (values - self._centre) / self._unit, np.ones(len(values)), GRID)
+        self._fit = [(w, fit) for w, (fit, _) in average([(fit, None) for fit in found])]
 
     def posterior(self, index: Index) -> Posterior:
         """In units of ``unit`` about ``centre``; see :attr:`unit` and :attr:`centre`."""
-        return Posterior(self._fit, self._rows(index))
+        rows = self._rows(index)
+        return Posterior([Part(w, c, rows) for w, c in self._fit])
 
     @property
     def unit(self) -> float:
