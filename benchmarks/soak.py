@@ -152,6 +152,7 @@ class Plan:
             },
             "objectives": ["output_throughput@1"],
             "budget": {"trials": len(self.arms)},
+            "sampler": "grid",  # every configuration, whatever the earlier ones were worth
             "known_good": [
                 {"algorithm": "EAGLE3", "num_steps": steps, "topk": topk, "num_draft_tokens": size}
                 for steps, topk, size in self.arms
@@ -164,6 +165,7 @@ class Plan:
                 "max_attempts": 4,
                 "pairing": "bracketed",
                 "tolerance": 0.99,
+                "screening": False,
                 "stall_timeout_s": STALL_S,
             },
             # Slow enough that a busy machine changes little of what is measured.

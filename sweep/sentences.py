@@ -49,6 +49,8 @@ def sentence(row: Mapping[str, Any]) -> str:
         )
     if row["break_even_accept_length"] is not None and row["accept_length"] is not None:
         text += f", break-even accept length {row['break_even_accept_length']:.2f}, measured {row['accept_length']:.2f}"
+    if row["search_gain"] is not None:
+        text += f"; the search had said {percent(row['search_gain']['estimate'])}"
     if "above_accept_length" in row["flags"] and (row["break_even_accept_length"] or 1.0) < 1.0:
         text += "; that is more than its accept length allows, so the baseline was measured too slow: do not believe it"
     stage = "" if gain["stage"] == "confirm" else " Not confirmed yet: one search measurement."

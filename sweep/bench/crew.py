@@ -61,12 +61,15 @@ class _Member:
             self.process.stdin.write(pack((kind, value)))
 
     async def end(self) -> int:
-        """Its exit status; a process that still runs is killed."""
+        """Its exit status; a process that has more to do, or does not end, is killed."""
         assert self.process.stdin is not None
         with contextlib.suppress(ProcessLookupError):
             if self.part is None and self.failure is None:
                 self.process.kill()
         self.process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self.process.wait(), _END_S)
+        self.process.kill()
         return await self.process.wait()
 
 

@@ -37,14 +37,14 @@ def plan(space: str, db_url: str, as_json: bool, **options: Any) -> None:
 
     spec = read(space, **options)
     found = SearchSpace.from_spec(spec, allow_empty=True)
-    document = {**describe(spec, found), "predicted": _predicted(spec, found, db_url)}
+    document = {**describe(spec, found), "expected": _expected(spec, found, db_url)}
     if as_json:
         print_json(document)
     else:
         _say(document)
 
 
-def _predicted(spec: StudySpec, space: SearchSpace, db_url: str) -> dict[str, Any] | None:
+def _expected(spec: StudySpec, space: SearchSpace, db_url: str) -> dict[str, Any] | None:
     """What earlier studies let one expect; None where there is none, or no database yet."""
     from storage.store import Store
     from sweep.whatif import forecast
@@ -242,11 +242,11 @@ def _say(document: dict[str, Any]) -> None:
             say(f"  ... and {len(host['runs']) - SHOWN} more")
     for note in document["notes"]:
         say(f"note: {note}")
-    if document["predicted"] is not None:
-        _say_predicted(document["predicted"])
+    if document["expected"] is not None:
+        _say_expected(document["expected"])
 
 
-def _say_predicted(found: dict[str, Any]) -> None:
+def _say_expected(found: dict[str, Any]) -> None:
     known = ", ".join(f"{item['study']} ({item['launches']} trials)" for item in found["studies"])
     gpus = f"on {', '.join(found['gpus'])}" if found["gpus"] else "(that the GPUs are the same is not known)"
     click.echo(f"expected by earlier studies of this model {gpus}, from {known}:")

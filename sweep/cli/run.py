@@ -164,7 +164,11 @@ def _start_attached(
         spec = load_text(_ATTACHED, Overrides(**options), source="--url")
     progress = PlainProgress(lambda line: click.echo(line, err=as_json))
     with Store.open(db_url) as store:
-        study = attached.measure(store, spec, url, baseline_url, os.environ.get("SWEEP_API_KEY"), progress)
+        try:
+            study = attached.measure(store, spec, url, baseline_url, os.environ.get("SWEEP_API_KEY"), progress)
+        except SweepError as error:
+            finish.tell({"study": spec.name, "simulated": False, "state": "stopped", "error": str(error)})
+            raise
         answer = summary(store, study.id)
         finish.tell(answer)
         if as_json:

@@ -58,6 +58,8 @@ def _gain(gain: Mapping[str, Any]) -> str:
     text = f"{gain['metric']}@{gain['concurrency']} over {over}: {gain['comparison'].replace('_', ' ')}"
     if gain["estimate"] is not None:
         text += f", {render.interval(gain)}, {gain['stage']}, {gain['basis']}"
+    if gain["search_gain"] is not None:
+        text += f"; the search had said {render.interval(gain['search_gain'])}"
     if gain["tie_because"] is not None:
         text += f"; a tie {tie_because(gain['tie_because'])}"
     return text

@@ -18,7 +18,7 @@ from sweep.errors import SweepError, UsageError
 from sweep.exports.serving import read_spec, serving
 from sweep.metrics import METRICS
 from sweep.model import ArmGain, Flag, Objective, Role, Stage, Verdict
-from sweep.sentences import headline
+from sweep.sentences import forced, headline
 
 BASELINE = "baseline"
 THROUGHPUT = "output_throughput"
@@ -55,6 +55,16 @@ class Facts:
     def ranking(self) -> Sequence[Mapping[str, Any]]:
         rows: Sequence[Mapping[str, Any]] = self.best["best"]
         return rows
+
+    @property
+    def banner(self) -> list[str]:
+        """What makes every gain hypothetical, in words; it stands above the verdict."""
+        return forced(self.best)
+
+    @property
+    def verdict(self) -> Sequence[str]:
+        """The headline without the banner."""
+        return self.headline[len(self.banner) :]
 
     @property
     def notes(self) -> list[str]:

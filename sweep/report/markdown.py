@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sweep.report.facts import Facts
 from sweep.report.page import number, utc
 from sweep.report.provenance import provenance
-from sweep.sentences import interval
+from sweep.sentences import interval, tie_because
 
 ARMS = 8
 FAILURES = 5
@@ -23,7 +23,8 @@ def render(facts: Facts) -> str:
     lines = [f"## Speculative decoding: {escape(study.name)}", ""]
     if study.simulated:
         lines += [f"> **SIMULATED** (profile {escape(study.profile or '')}): no GPU was measured.", ""]
-    first, *rest = facts.headline
+    lines += [line for text in facts.banner for line in (f"> **{escape(text)}**", "")]
+    first, *rest = facts.verdict
     lines += [f"**{escape(first)}**", *map(escape, rest), ""]
     if facts.ranking:
         lines += [*_ranking(facts), ""]
@@ -66,9 +67,9 @@ def escape(text: str) -> str:
 def _ranking(facts: Facts) -> Sequence[str]:
     baseline = facts.best["baseline"]["by_objective"].get(facts.objective.key)
     out = [
-        f"| rank | arm | {escape(facts.objective.key)} ({facts.unit}) | gain (95 %) | accept length | break-even "
-        "| stage |",
-        "|---:|---|---:|---:|---:|---:|---|",
+        f"| rank | arm | {escape(facts.objective.key)} ({facts.unit}) | gain (95 %) | result | accept length "
+        "| break-even | stage |",
+        "|---:|---|---:|---:|---|---:|---:|---|",
     ]
     for row in facts.ranking[:ARMS]:
         gain = row["gain"]
@@ -77,13 +78,16 @@ def _ranking(facts: Facts) -> Sequence[str]:
             escape(row["label"]),
             number(row["value"], 1),
             interval(gain) if gain else "–",
+            row["comparison"].replace("_", " "),
             number(row["accept_length"]),
             number(row["break_even_accept_length"]),
             gain["stage"] if gain else "–",
         ]
         out.append(f"| {' | '.join(cells)} |")
     if baseline is not None:
-        out.append(f"| | no speculation | {number(baseline, 1)} | | | | |")
+        out.append(f"| | no speculation | {number(baseline, 1)} | | | | | |")
+    ties = [(row["label"], row["tie_because"]) for row in facts.ranking[:ARMS] if row["tie_because"] is not None]
+    out += ["", *(f"- {escape(label)} is a tie {escape(tie_because(why))}." for label, why in ties)] if ties else []
     return out
 
 

@@ -23,7 +23,7 @@ from sweep.report import plots_gain, plots_why
 from sweep.report.drawing import Plot
 from sweep.report.facts import Facts
 from sweep.report.provenance import asked_and_effective, provenance
-from sweep.sentences import interval, percent
+from sweep.sentences import interval, percent, tie_because
 
 MAKERS: Sequence[Callable[[Facts], Plot | None]] = (
     plots_gain.pareto,
@@ -96,6 +96,7 @@ def arm_row(trial: TrialRow, ranked: Mapping[str, Any] | None) -> dict[str, Any]
         "label": trial.config.label(),
         "config": config,
         "result": ranked["comparison"] if ranked else trial.verdict.value if trial.verdict else trial.state.value,
+        "tie": tie_because(ranked["tie_because"]) if ranked and ranked["tie_because"] else None,
         "failed": trial.verdict is not None and trial.verdict is not Verdict.COMPLETE,
         "rank": ranked["rank"] if ranked else None,
         "value": ranked["value"] if ranked else None,

@@ -118,6 +118,8 @@ def _client(facts: Facts) -> str:
     trips = [block.client["rtt_s"] for block in facts.blocks if block.client.get("rtt_s") is not None]
     parts = [f"event loop at most {1000 * max(lags):.1f} ms late (p99 of a block)"] if lags else []
     parts += [f"round trip at most {1000 * max(trips):.2f} ms"] if trips else []
+    most = max((block.client.get("processes", 1) for block in facts.blocks), default=1)
+    parts += [f"up to {most} client processes"] if most > 1 else []
     return ", ".join(parts)
 
 

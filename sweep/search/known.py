@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sweep.model import ArmConfig, Verdict
 from sweep.search.view import Told, fields
@@ -23,7 +24,7 @@ class Known:
     def __init__(self, history: Sequence[Told]) -> None:
         self._settled: set[ArmConfig] = set()
         self._ineffective: set[tuple[str | None, str | None]] = set()
-        self._dominating: list[tuple[ArmConfig, tuple[str, ...]]] = []
+        self._dominating: list[tuple[ArmConfig, Mapping[str, Any], tuple[str, ...]]] = []
         attempts: Counter[ArmConfig] = Counter()
         self._launches = Counter(told.ran for told in history if told.complete)
         self._running = {told.ran for told in history if told.verdict is None}
@@ -35,7 +36,7 @@ class Known:
             if told.verdict is Verdict.DRAFTER_INEFFECTIVE:
                 self._ineffective.add((told.config.algorithm, told.config.draft_model))
             elif told.verdict is not None and told.verdict.infeasible and told.dominates:
-                self._dominating.append((told.ran, told.dominates))
+                self._dominating.append((told.ran, fields(told.ran), told.dominates))
         self._settled.update(config for config, count in attempts.items() if count >= MAX_ATTEMPTS)
 
     def again(self) -> list[ArmConfig]:
@@ -50,11 +51,12 @@ class Known:
         """Why a failure elsewhere rules this configuration out, or None."""
         if (config.algorithm, config.draft_model) in self._ineffective:
             return f"{config.algorithm} {config.draft_model or ''}".rstrip() + " never accepted a draft"
-        for failed, names in self._dominating:
+        ours = fields(config) if self._dominating else {}
+        for failed, theirs, names in self._dominating:
             if _WHOLE.issuperset(names):
                 if all(getattr(config, name) == getattr(failed, name) for name in names):
                     return f"{failed.label()} failed for its {' and '.join(names).replace('_', ' ')}, which this shares"
-            elif _dominated(config, failed, names):
+            elif _dominated(ours, theirs, names):
                 return f"{failed.label()} failed, and this is no smaller in {', '.join(names)}"
         return None
 
@@ -63,9 +65,8 @@ class Known:
         return [c for c in dict.fromkeys(candidates) if not self.settled(c) and self.excluded(c) is None]
 
 
-def _dominated(config: ArmConfig, failed: ArmConfig, names: Sequence[str]) -> bool:
-    """True where ``config`` equals ``failed`` but for ``names``, in each of which it is equal or larger."""
-    ours, theirs = fields(config), fields(failed)
+def _dominated(ours: Mapping[str, Any], theirs: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """True where ``ours`` equals what failed but for ``names``, in each of which it is equal or larger."""
     if ours.keys() != theirs.keys():
         return False
     for name, value in ours.items():

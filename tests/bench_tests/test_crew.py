@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -19,6 +20,7 @@ import pytest
 
 from sweep.bench import health
 from sweep.bench.client import run_block
+from sweep.bench.frames import receive, send
 from sweep.bench.http import Target
 from sweep.bench.parts import Part, next_processes, processes_for, whole
 from sweep.model import BlockResult, BlockSpec, ClientHealth, Prompt, RequestRecord, Stage
@@ -233,6 +235,27 @@ def test_a_defect_in_a_process_is_raised_with_its_traceback(server, make_spec):
     spec = replace(make_spec("a", "b", concurrency=2), temperature="hot")
     with pytest.raises(RuntimeError, match=r"client process \d of 2 failed:\n(?s:.*)Traceback"):
         run_block(server.target, spec, processes=2)
+
+
+def test_a_part_of_megabytes_comes_through():
+    ids = tuple(range(300_000))
+
+    async def over_a_pipe():
+        out, into = os.pipe()
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(out, "rb")
+        )
+        with os.fdopen(into, "wb") as pipe:
+            writing = asyncio.create_task(asyncio.to_thread(send, pipe, ("part", ids)))
+            received = await receive(reader)
+            await writing
+        with pytest.raises(asyncio.IncompleteReadError):  # the other end is gone
+            await receive(reader)
+        transport.close()
+        return received
+
+    assert asyncio.run(over_a_pipe()) == ("part", ids)
 
 
 def test_one_listener_only(server, make_spec):

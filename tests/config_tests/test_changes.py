@@ -135,7 +135,7 @@ def test_no_change_is_no_difference() -> None:
         ("[prefill, decode]", "[prefill, decode, other]", "space.args.speculative-attention-mode: ['other'] added"),
         ("gpus: 4", "gpus: 8", "hosts: "),
         ("trials: 4}", "trials: 8}", "simulate.trials: 4 -> 8"),
-        ("seed: 1", "sampler: random", "sampler: 'tpe' -> 'random'"),
+        ("seed: 1", "sampler: random", "sampler: 'auto' -> 'random'"),
     ],
 )
 def test_what_may_be_extended(old: str, new: str, said: str) -> None:

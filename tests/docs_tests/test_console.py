@@ -17,6 +17,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -39,7 +40,15 @@ SLOW = ("start", "calibrate")  # start Ray: in a process of their own
 pytestmark = pytest.mark.ray
 
 
-Said = list[tuple[Fence, Step, str]]  # what each command of a page printed
+@dataclass(frozen=True)
+class Ran:
+    """What a terminal would show of a command, and its exit code."""
+
+    output: str
+    code: int
+
+
+Said = list[tuple[Fence, Step, Ran]]
 
 
 class Reader:
@@ -59,8 +68,7 @@ class Reader:
             self.said[page] = [(fence, step, self.run(step.command)) for fence in console for step in steps(fence)]
         return self.said[page]
 
-    def run(self, command: str) -> str:
-        """What a terminal would show."""
+    def run(self, command: str) -> Ran:
         words = shlex.split(command) if command.startswith("sweep ") and "\n" not in command else []
         if words and words[1] in SLOW:
             return self._process(words)
@@ -68,22 +76,20 @@ class Reader:
             return self._here(words[1:])
         return self._process(["bash", "-c", command])
 
-    def _process(self, words: list[str]) -> str:
+    def _process(self, words: list[str]) -> Ran:
         done = subprocess.run(
             words, cwd=self.home, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
         )
-        return done.stdout
+        return Ran(done.stdout, done.returncode)
 
-    def _here(self, words: list[str]) -> str:
-        said = io.StringIO()
-        with (
-            contextlib.chdir(self.home),
-            contextlib.redirect_stdout(said),
-            contextlib.redirect_stderr(said),
-            contextlib.suppress(SystemExit),
-        ):
-            main(words)
-        return said.getvalue()
+    def _here(self, words: list[str]) -> Ran:
+        said, code = io.StringIO(), 0
+        with contextlib.chdir(self.home), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            try:
+                main(words)
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return Ran(said.getvalue(), code)
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +105,23 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield reader
 
 
+def fault_of(step: Step, ran: Ran) -> str | None:
+    """What is wrong with what a command of a page did; no page shows a command that fails."""
+    return f"exit code {ran.code}\n{ran.output}" if ran.code else differs(step.output, ran.output)
+
+
 @pytest.mark.parametrize("page", WITH_CONSOLE, ids=[str(page.relative_to(ROOT)) for page in WITH_CONSOLE])
 def test_outputs_are_those_of_the_page(reader: Reader, page: Path) -> None:
     said = reader.follow(page)
-    wrong = [f"{fence}: $ {step.command}\n{fault}" for fence, step, out in said if (fault := differs(step.output, out))]
+    wrong = [f"{fence}: $ {step.command}\n{fault}" for fence, step, ran in said if (fault := fault_of(step, ran))]
     assert not wrong, "\n\n".join(wrong)
+
+
+def test_a_command_that_fails_is_a_fault(reader: Reader) -> None:
+    assert fault_of(Step("sweep best smoke", "..."), reader.run("sweep best smoke")) is None
+    fault = fault_of(Step("sweep best nowhere", "..."), reader.run("sweep best nowhere"))
+    assert fault is not None
+    assert fault.startswith("exit code 5")
 
 
 def test_queries_of_the_database_page_answer(reader: Reader) -> None:
@@ -125,11 +143,16 @@ def documented(section: str) -> set[str]:
     return set(re.findall(r"^\| `([^`]+)` \|", body, flags=re.MULTILINE))
 
 
+def without_intervals(found: set[str]) -> set[str]:
+    """An ``{estimate, low, high}`` counts as one key."""
+    return {re.sub(r"\.(estimate|low|high)$", "", key) for key in found}
+
+
 class TestJson:
     """Every key that is printed is documented, and no other: the commands that tests/queries_tests does not ask."""
 
     def keys_of(self, reader: Reader, command: str) -> set[str]:
-        return keys(json.loads(reader.run(f"sweep {command} --json").partition("\nsweep: ")[0]))
+        return keys(json.loads(reader.run(f"sweep {command} --json").output.partition("\nsweep: ")[0]))
 
     def test_show(self, reader: Reader) -> None:
         found = self.keys_of(reader, "show 2 smoke")
@@ -138,9 +161,13 @@ class TestJson:
         assert metrics <= found
 
     def test_plan(self, reader: Reader) -> None:
-        found = self.keys_of(reader, "plan smoke --simulate")
+        found = without_intervals(self.keys_of(reader, "plan smoke --simulate"))
         own = {"arms", "known_good", "launches_by_stage"}  # configurations, counts by stage
         assert {key for key in found if re.split(r"[.\[]", key)[0] not in own} | own == documented("plan")
+
+    def test_whatif(self, reader: Reader) -> None:
+        found = without_intervals(self.keys_of(reader, "whatif smoke --accept-length 3"))
+        assert found == without_intervals(documented("whatif"))
 
     def test_doctor(self, reader: Reader) -> None:
         found = self.keys_of(reader, "doctor smoke --host local")

@@ -154,9 +154,9 @@ def test_a_warm_start_knows_what_the_first_study_learnt(searched: tuple[Study, P
     study = Study(folder, text)
     planned = folder / "warm.yaml"
     planned.write_text(text)
-    predicted = ask(folder, "plan", str(planned), "--json")["predicted"]
-    assert [item["study"] for item in predicted["studies"]] == ["searched"]
-    assert predicted["used"]
+    expected = ask(folder, "plan", str(planned), "--json")["expected"]
+    assert [item["study"] for item in expected["studies"]] == ["searched"]
+    assert expected["used"]
     assert study.run() == "finished", study.lines
     search = study.status()["search"]
     assert search["warm_start"] == [{"study": "searched", "launches": 8}]

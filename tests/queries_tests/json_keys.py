@@ -14,6 +14,7 @@ OPEN = {
 SHARED = {
     "config", "effective", "gain", "gain_over_engine_default", "search_gain", "change", "gpus", "tie_because",
     "tie_with_engine_default_because", "crossover", "explanations",
+    "predicted", "accept_length", "break_even_accept_length",
 }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ CASES = [
     ("db", ("db", "check")),
     ("command, logs, rm", ("command", "1", "night")),
     ("command, logs, rm", ("logs", "1", "night")),
+    ("whatif", ("whatif", "night")),
 ]
 
 
@@ -56,7 +57,8 @@ def test_every_key_of_exports_is_documented(sweep: Run, tmp_path: Path, kind: st
 
 # Keys that only an answer other than the one of the small study has.
 ELSEWHERE = {
-    "counts", "hosts[].stage", "hosts[].begun_at", "hosts[].expected_s",
+    "counts", "search", "search.ended.reason", "search.ended.why", "search.warm_start[].study",
+    "search.warm_start[].launches", "hosts[].stage", "hosts[].begun_at", "hosts[].expected_s",
     "differences[].what", "differences[].values", "regressions[].label",
     "regressions[].objective", "regressions[].change", "regressions[].verdict",
 }  # fmt: skip

@@ -103,3 +103,22 @@ class TestLiveTable:
         live.on_event(self.event("finished", now - 10, diagnosis=died))
         live.on_event(self.event("launch", now - 5))
         assert "0:05 of about 1:00" in self.shown(live)  # one that died says nothing of the others
+
+
+def test_an_export_says_on_a_terminal_what_it_does_and_elsewhere_nothing(own_url: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sweep", "export", "--format", "csv", "--db", own_url, "-o"]
+    quiet = subprocess.run([*command, str(tmp_path / "quiet")], capture_output=True, text=True, timeout=60)
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [*command, str(tmp_path / "seen")], stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # EIO: the other end has closed
+            while piece := os.read(ours, 4096):
+                said += piece
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"0:00:0" in said
+    assert b"ing " in said  # reading or writing a table: which one is on the screen then is a matter of milliseconds

@@ -74,6 +74,7 @@ def make(
     failed: Iterable[ArmConfig] = (),
     arms: Iterable[ArmConfig] = tuple(RATIO),
     baseline: bool = True,
+    yaml: str = YAML,
 ) -> StudyRow:
     """Measured arms (those ``failed`` end without figures), one that dies at launch with evil evidence, one left.
 
@@ -81,12 +82,12 @@ def make(
     measured at all.
     """
     arms = tuple(arms)
-    spec: StudySpec = load_text(YAML)
+    spec: StudySpec = load_text(yaml)
     study = store.create_study(
         name,
         engine=spec.engine,
         spec=spec.dump(),
-        yaml=YAML,
+        yaml=yaml,
         space_hash="abc",
         seed=spec.seed,
         tool_version="0.1",

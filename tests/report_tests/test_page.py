@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markupsafe import escape as escaped
 
 from storage.records import StudyRow
 from storage.store import Store
@@ -19,7 +21,8 @@ from sweep.report.markdown import escape
 from sweep.report.markdown import render as markdown
 from sweep.report.page import duration, laid_out
 from sweep.report.page import render as html
-from tests.report_tests.made import EVIL, LONG, make
+from sweep.sentences import tie_because
+from tests.report_tests.made import EVIL, LONG, YAML, make
 
 Run = Callable[..., tuple[int, str, str]]
 PLOTS = ("pareto", "concurrency", "category", "acceptance", "depth", "step", "drift")
@@ -156,6 +159,35 @@ class TestMarkdown:
     )
     def test_escape(self, given: str, shown: str) -> None:
         assert escape(given) == shown
+
+
+class TestWhatTheNumbersAreNot:
+    """A forced accept length is said above all else; a tie whose interval excludes 0 says why it is one."""
+
+    def test_forced_accept_length(self, tmp_path: Path) -> None:
+        yaml = YAML.replace('NCCL_PROTO: "LL 128"', 'SGLANG_SIMULATE_ACC_LEN: "2.39"')
+        with Store.open(f"sqlite:///{tmp_path / 'forced.db'}") as other:
+            facts = collect(other, make(other, yaml=yaml))
+        page, text = html(facts), markdown(facts)
+        assert page.index("ACCEPT LENGTH FORCED to 2.39") < page.index('class="verdict"')
+        assert page.count("ACCEPT LENGTH FORCED") == 1
+        assert text.index("> **ACCEPT LENGTH FORCED to 2.39") < text.index("**EAGLE3 good 3/1/4 is")
+
+    def test_not_forced(self, store: Store, study: StudyRow) -> None:
+        facts = collect(store, study)
+        assert "FORCED" not in html(facts) + markdown(facts)
+
+    def test_a_tie_by_correction(self, store: Store, study: StudyRow) -> None:
+        facts = collect(store, study)
+        assert "Holm" not in html(facts) + markdown(facts)
+        tie = {"reason": "correction", "low": -0.01, "high": 0.4, "comparisons": 12}
+        row = {**facts.ranking[1], "comparison": "tie", "tie_because": tie}
+        best = {**facts.best, "best": [facts.ranking[0], row, *facts.ranking[2:]]}
+        changed = replace(facts, best=best)
+        said = tie_because(tie)
+        assert "Holm's correction" in said
+        assert f"<small>{escaped(said)}</small>" in html(changed)
+        assert f"- EAGLE3 other 3/4/8 is a tie {said}." in markdown(changed)
 
 
 class TestCommand:

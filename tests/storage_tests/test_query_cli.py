@@ -129,7 +129,7 @@ class TestBest:
 class TestSentences:
     def row(self, word: Comparison, estimate: float, low: float, high: float, stage: str = "confirm") -> dict[str, Any]:
         gain = {"estimate": estimate, "low": low, "high": high, "basis": "alternate", "stage": stage}
-        figures = {"break_even_accept_length": None, "accept_length": None}
+        figures = {"break_even_accept_length": None, "accept_length": None, "search_gain": None}
         return {"label": "X", "comparison": word.value, "gain": gain, "tie_because": None, "flags": [], **figures}
 
     def test_tie_keeps_its_signs(self) -> None:
@@ -157,6 +157,11 @@ class TestSentences:
     def test_search_number_is_not_passed_off_as_confirmed(self) -> None:
         text = render.sentence(self.row(Comparison.FASTER, 0.1, 0.08, 0.12, stage="search"))
         assert text.endswith("(95 %: 8.0-12.0). Not confirmed yet: one search measurement.")
+
+    def test_what_the_search_had_said_stands_beside_what_was_confirmed(self) -> None:
+        row = self.row(Comparison.FASTER, 0.08, 0.06, 0.10)
+        text = render.sentence(row | {"search_gain": row["gain"] | {"estimate": 0.124, "stage": "search"}})
+        assert text.endswith("(95 %: 6.0-10.0); the search had said +12.4 %.")
 
     def test_not_comparable(self) -> None:
         row = self.row(Comparison.NOT_COMPARABLE, 0.1, 0.08, 0.12)

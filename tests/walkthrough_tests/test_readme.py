@@ -47,7 +47,8 @@ class Shell:
         real = Path.home()
         kept.setdefault("XDG_CONFIG_HOME", str(real / ".config"))
         kept.setdefault("PYENV_ROOT", str(real / ".pyenv"))
-        kept |= {"HOME": str(self.home), "PIP_CACHE_DIR": str(self.home / "pip"), "PIP_NO_CACHE_DIR": "off"}
+        kept.setdefault("PIP_CACHE_DIR", str(self.home / "pip"))  # the second environment takes what the first fetched
+        kept |= {"HOME": str(self.home), "PIP_NO_CACHE_DIR": "off"}
         here = str(Path(sys.executable).parent)
         path = [p for p in kept["PATH"].split(":") if p != here]  # what runs the tests is not what the user has
         kept["PATH"] = ":".join([*([str(self.first)] if self.first else []), *path])

@@ -22,7 +22,7 @@ from sweep.search.model.gaussian import Array, Index
 EXPLORE = 0.05
 EXPLORE_WITHIN = 0.1
 # What a launch shows, in standard deviations, and the chance of it.
-NODES = np.linspace(-6.0, 6.0, 121)
+NODES = np.linspace(-6.0, 6.0, 61)
 CHANCES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 # Residuals above this are worth telling the user about.
 MISFIT = 0.1
@@ -44,25 +44,25 @@ def score(model: CostModel, allowed: Index, rng: np.random.Generator) -> tuple[A
         near = outlook.mean >= outlook.mean[best] + np.log1p(-EXPLORE_WITHIN)
         if near[allowed].any():
             return np.where(near, outlook.spread(best), 0.0) * model.launches / model.minutes, True
-    total = np.sum([improvement(model, mixture) for mixture in mixtures], axis=0)
+    measured = np.array(sorted(set(model.measured)), dtype=np.intp)
+    every = np.arange(len(model.configs), dtype=np.intp)
+    between = [outlook.covariance(measured, every) for outlook in model.outlooks]
+    total = np.sum([improvement(model, mixture, measured, between) for mixture in mixtures], axis=0)
     return total / len(mixtures) * model.launches / model.minutes, False
 
 
-def improvement(model: CostModel, mixture: Sequence[float] | Array) -> Array:
-    """(n,) expected improvement of one weighted sum of log objectives; nothing measured: an optimistic value."""
-    pairs = [(w, o) for w, o in zip(mixture, model.outlooks, strict=True) if w > 0]
-    mean = np.sum([w * o.mean for w, o in pairs], axis=0)
-    if not model.measured:
-        sd = np.sum([w * np.sqrt(o.var) for w, o in pairs], axis=0)
-        return np.asarray(np.exp(mean + sd - np.max(mean + sd)))
-    measured = np.array(sorted(set(model.measured)), dtype=np.intp)
+def improvement(model: CostModel, mixture: Array, measured: Index, between: Sequence[Array]) -> Array:
+    """(n,) expected improvement of one weighted sum of log objectives; nothing measured: an optimistic value.
+    ``between``: per objective, the covariance of ``measured`` with every configuration."""
+    parts = [(w, o, c) for w, o, c in zip(mixture, model.outlooks, between, strict=True) if w > 0]
+    mean = np.sum([w * o.mean for w, o, _ in parts], axis=0)
+    var = np.sum([w**2 * o.var for w, o, _ in parts], axis=0)
+    if not len(measured):
+        return np.asarray(np.exp(mean + np.sqrt(var) - np.max(mean + np.sqrt(var))))
     best = int(np.argmax(mean[measured]))
-    every = np.arange(len(mean), dtype=np.intp)
-    between = np.sum([w**2 * o.covariance(measured, every) for w, o in pairs], axis=0)
-    var = np.sum([w**2 * o.var for w, o in pairs], axis=0)
-    shown = np.sqrt(var + np.sum([(w * o.noise) ** 2 for w, o in pairs]))
+    shown = np.sqrt(var + np.sum([(w * o.noise) ** 2 for w, o, _ in parts]))
     # By how much each mean moves per standard deviation of what is shown, beside the best measured one's.
-    moves = between / shown
+    moves = np.sum([w**2 * c for w, _, c in parts], axis=0) / shown
     gap, slope = mean - mean[measured[best]], var / shown - moves[best]
     gain = np.maximum(gap[:, None] + slope[:, None] * NODES, 0.0)
     for one, other in enumerate(measured):

@@ -37,7 +37,8 @@ def chance(table: Table, ran: Sequence[int], failed: Sequence[int]) -> Array:
     others = np.concatenate([table.no_graph[:, None] * GRAPHS, table.extras * EXTRA], axis=1)
     sizes = np.log2(1.0 + table.verified)[:, None] + grows + drafters[table.group]
     sizes = sizes + others @ rng.standard_normal((others.shape[1], SLOPES))
-    limits = np.linspace(sizes.min(0) - 1.0, sizes.max(0) + 1.0, LIMITS)  # (limits, slopes)
+    limits = np.linspace(sizes.min(0) - 1.0, sizes.max(0) + 1.0, LIMITS, dtype=np.float32)  # (limits, slopes)
+    sizes = sizes.astype(np.float32)
 
     def launches(index: Index) -> Array:
         """(len(index), limits, slopes)"""
@@ -47,4 +48,5 @@ def chance(table: Table, ran: Sequence[int], failed: Sequence[int]) -> Array:
     seen = np.log(launches(np.array(ran, dtype=np.intp))).sum(0)
     seen = seen + np.log1p(-launches(np.array(failed, dtype=np.intp))).sum(0)
     weights = np.exp(seen - seen.max())
-    return np.asarray(np.einsum("nls,ls->n", launches(np.arange(n, dtype=np.intp)), weights / weights.sum()))
+    weights /= weights.sum()
+    return np.asarray(launches(np.arange(n, dtype=np.intp)).reshape(n, -1) @ weights.ravel(), dtype=float)

@@ -89,7 +89,7 @@ class CostModel:
 
     def throughput(self, level: int) -> Outlook:
         """Of log tokens/s at a concurrency among :attr:`levels`."""
-        step = self._steps.posterior(self._every, self.levels.index(level))
+        step = self.step_time(level)
         return Outlook([(1.0, self._lengths), (-1.0, step)], math.log(level), step.noise * self._error)
 
     @property
@@ -99,7 +99,9 @@ class CostModel:
 
     def step_time(self, level: int) -> Posterior:
         """Of log seconds per verify step at a concurrency among :attr:`levels`."""
-        return self._steps.posterior(self._every, self.levels.index(level))
+        if level not in self._step_times:
+            self._step_times[level] = self._steps.posterior(self._every, self.levels.index(level))
+        return self._step_times[level]
 
     @property
     def misfit(self) -> tuple[float, float]:
@@ -132,6 +134,7 @@ class CostModel:
         self._lengths = lengths
         self._error = float(np.median([s.error for s in stepped])) if stepped else THROUGHPUT_ERROR
         self._steps = StepTime(self.table, groups, self.levels, stepped)
+        self._step_times: dict[int, Posterior] = {}
 
     def _stepped(self, told: Told, lengths: Posterior) -> list[Stepped]:
         index, out = self.index[told.ran], []
