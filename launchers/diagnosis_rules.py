@@ -63,6 +63,19 @@ def _tree(found: Found) -> str:
     return text + "Advice about memory in the log does not apply."
 
 
+def _too_few_draft_tokens(found: Found) -> bool:
+    """The words are torch's for any shapes that do not fit: only an arm with this fault is blamed by them."""
+    arm = found.arm
+    return (arm.topk or 1) > 1 and arm.num_draft_tokens is not None and arm.num_draft_tokens <= (arm.num_steps or 0)
+
+
+def _small_tree(found: Found) -> str:
+    return (
+        f"{found.arm.num_draft_tokens} draft tokens are too few for {found.arm.num_steps} steps with topk "
+        f"{found.arm.topk}: num_draft_tokens must be at least num_steps + 1."
+    )
+
+
 def _raise_fraction(found: Found) -> str:
     above = re.search(r"Raise --mem-fraction-static above (\d+(?:\.\d+)?)", found.match.string)
     now = re.search(r"mem[-_]fraction[-_]static=(\d+(?:\.\d+)?)", found.match.string)
@@ -234,6 +247,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tree_too_large", _CONFIG, _p(rf"(?:{_CAPTURE}|(?:RuntimeError|Exception): )selected index k out of range"),
         _tree, dominates=("num_draft_tokens",),
+    ),
+    Rule(
+        "tree_too_small", _CONFIG,
+        _p(r"RuntimeError: The expanded size of the tensor \(\d+\) must match the existing size \(\d+\)"),
+        _small_tree, dominates=("num_draft_tokens",), when=_too_few_draft_tokens,
     ),
     # ------------------------------------------------------------------ the drafter
     Rule(

@@ -102,7 +102,17 @@ class AttachedOwner:
         return ProbeReport(result.accept_length, result.verify_steps, result.histogram, diagnosis)
 
     def warm_up(self, launch_id: str, spec: BlockSpec) -> Diagnosis | None:
-        for block in warm_up(self._target(launch_id), spec, cancel=self.cancelled):
+        server = self._of_launch[launch_id]
+        http = ServerHttp(server.url, server.api_key)
+        try:
+            blocks = warm_up(
+                self._target(launch_id), spec, cancel=self.cancelled, flush=lambda: self._engine.reset(http)
+            )
+        except (OSError, RuntimeError) as error:
+            return diagnoses.infra(Phase.WARMUP, f"{server.url}: {error}")
+        finally:
+            http.close()
+        for block in blocks:
             self._warm[launch_id, block.concurrency] = block
         return diagnoses.cancelled(Phase.WARMUP) if self.cancelled.is_set() else None
 

@@ -1,7 +1,7 @@
 """One launch, from its durable row to its last block: the page to read first.
 
 Every step is a call to the host's owner; its result is in the database before the next step begins. Whatever happens,
-the server is stopped and the row is closed.
+the server is stopped and the row is closed. A little over 300 lines on purpose: a launch can be read on one page.
 """
 
 from __future__ import annotations

@@ -236,7 +236,13 @@ class HostOwner:
         server = self._running[launch_id]
         self._note(Phase.WARMUP, concurrency=spec.concurrency)
         losses = self._servers.path_losses
-        for block in warm_up(server.target(), spec, cancel=self._cancel):
+        try:
+            blocks = warm_up(
+                server.target(), spec, cancel=self._cancel, flush=lambda: self._engine.reset(server.require_http())
+            )
+        except (RuntimeError, OSError) as error:
+            return self._failed(server, Phase.WARMUP, f"the prefix cache was not flushed: {error}", False, losses)
+        for block in blocks:
             server.warm[block.concurrency] = block
             if block.stalled or not any(request.ok for request in block.requests):
                 return self._failed(server, Phase.WARMUP, liveness.first_error(block), block.stalled, losses)

@@ -179,6 +179,7 @@ def own_cluster_environment(home: RayHome) -> dict[str, str]:
         VARIABLE: str(home.path),
         # As many actors at once as there are hosts: Ray otherwise warns of them, on our standard output.
         "RAY_worker_maximum_startup_concurrency": "256",
+        "RAY_worker_niceness": "0",  # Ray's own is 15: the client in an owner would wait behind everything else here
         "SPT_NOENV": "1",  # Ray's processes set their titles; without this they would lose their environment with it
         # A token of this run only, by environment: nothing is left in the user's home, and no other account of this
         # machine can use the cluster.

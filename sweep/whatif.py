@@ -81,7 +81,9 @@ class WhatIf:
         self.numbers = {row.ran: trial.number for trial, row in zip(trials, self.rows, strict=True) if row.complete}
         self.baseline = baseline_levels(blocks)
         self.proposer = proposer_of(self.spec, self.space)
-        self.measured = [row for row in self.rows if row.complete and row.observations]
+        seen = [(trial, row) for trial, row in zip(trials, self.rows, strict=True) if row.complete and row.observations]
+        self.measured = [row for _, row in seen]
+        self._trials = [trial.number for trial, _ in seen]  # of measured, where an arm may have several
         if not self.measured:
             raise UsageError(f"study {study.name!r} has no measured candidate yet: there is nothing to predict from")
 
@@ -174,7 +176,7 @@ class WhatIf:
             return out
         levels = sorted({level for row in self.measured for level in row.observations})
         configs = [row.ran for row in self.measured]
-        for row in self.measured:
+        for number, row in zip(self._trials, self.measured, strict=True):
             model = self._model(configs, [other for other in self.rows if other.ran != row.ran], levels)
             i = model.index[row.ran]
             for level, seen in row.observations.items():
@@ -185,7 +187,7 @@ class WhatIf:
                 variance = float(outlook.var[i]) + error**2
                 score = (math.log(seen.throughput) - float(outlook.mean[i])) / math.sqrt(variance)
                 predicted = _exp(float(outlook.mean[i]), Z95 * math.sqrt(variance))
-                out.append(Checked(self.numbers[row.ran], row.ran, level, seen.throughput, predicted, score))
+                out.append(Checked(number, row.ran, level, seen.throughput, predicted, score))
         return out
 
     @cached_property

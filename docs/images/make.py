@@ -1,7 +1,7 @@
 """The pictures of the README, made from a real run: ``python docs/images/make.py``; two minutes, and a chromium.
 
-Runs the study of ``make demo``, looks at it while it runs, and writes beside this file what a terminal and a browser
-show: ``status.svg`` and ``best.svg`` (what the commands printed, drawn by rich), and ``report.png``.
+Runs the study of ``make demo`` and writes beside this file what a terminal and a browser show of it: ``best.svg`` (what
+the command printed, drawn by rich) and ``report.png``. With a database's URL, its newest study is shown instead.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.text import Text
 
 HERE = Path(__file__).parent
 SWEEP = (sys.executable, "-m", "sweep")
+COLUMNS = 176  # of the terminal: the table's own width
 WIDTH, HEIGHT = 1120, 1180  # pixels of the report's picture
 # rich names a font on a server of others; readers' own monospaced font will do.
 SVG = re.sub(r"@font-face \{\{.*?\}\}\s*", "", _export_format.CONSOLE_SVG_FORMAT, flags=re.DOTALL)
@@ -77,27 +78,12 @@ def photograph(page: Path, target: Path) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        db = f"sqlite:///{folder}/sweep.db"
-        command = [*SWEEP, "start", "eagle3", "--simulate", "--db", db]
-        log = Path(folder, "log")
-        with log.open("wb") as out, subprocess.Popen(command, cwd=folder, stdout=out, stderr=out) as study:
-            seen = ""
-            while study.poll() is None:
-                time.sleep(2)  # between two looks
-                if not Path(folder, "sweep.db").exists():
-                    continue
-                with contextlib.suppress(SystemExit):  # its tables are being made
-                    said = terminal(*SWEEP, "status", "--db", db, columns=112)
-                    seen = said if "trial" in said.split("host", 1)[-1] and "complete" in said else seen
-                if "(confirm)" in seen:
-                    break
-            study.wait()
-        if study.returncode or not seen:
-            raise SystemExit(f"the study ended with {study.returncode}:\n{log.read_text()}")
-        draw("status", "sweep status", seen, 112)
-        draw("best", "sweep best", terminal(*SWEEP, "best", "--db", db, columns=150), 150)
+        db = sys.argv[1] if len(sys.argv) > 1 else f"sqlite:///{folder}/sweep.db"
+        if len(sys.argv) == 1:
+            subprocess.run([*SWEEP, "start", "eagle3", "--simulate", "--db", db], check=True, cwd=folder)
+        draw("best", "sweep best", terminal(*SWEEP, "best", "--db", db, columns=COLUMNS), COLUMNS)
         page = Path(folder, "report.html")
-        subprocess.run([*SWEEP, "report", "-o", str(page), "--db", db], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*SWEEP, "report", "-o", str(page), "--db", db], check=True)
         photograph(page, HERE / "report.png")
 
 

@@ -222,6 +222,14 @@ def _eagle(rules: VersionRules, ask: Ask, algorithm: str) -> Numbers | Infeasibl
             f"{largest} (1 + topk + (num_steps - 1) x topk^2, never above {TREE_CAP})",
             "oversize_tree",
         )
+    if draft_tokens <= steps:  # never of a chain, whose draft tokens are steps + 1
+        # Seen on 0.5.17 with 5/4/4: verification moves steps + 1 tokens to the front of draft_tokens places, and the
+        # scheduler dies on the first request; 3/4/4 runs. The code of later versions is the same.
+        return Infeasible(
+            f"{draft_tokens} draft tokens are too few for {steps} steps with topk {topk}: at least {steps + 1} "
+            "(num_steps + 1, one path from the root to the deepest step)",
+            "undersize_tree",
+        )
     return steps, topk, draft_tokens, rewrites
 
 

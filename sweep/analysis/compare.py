@@ -56,19 +56,20 @@ class Reporter:
     level: float | None  # the baseline's figure in the metric's unit
 
     def rows(self, cell: CellGains) -> list[ArmGain]:
-        """Every trial, and the engine default, against the baseline and against the engine default."""
-        out = self._against(cell, (cell.estimate, cell.variance, cell.df), BASELINE_REFERENCE, None)
+        """Every trial, and the engine default, against the baseline and against the engine default.
+
+        The default is not launched again to confirm. A confirmed arm meets it through the baselines of both: its own
+        gain there less the default's here, which the choice of the winner has not touched.
+        """
+        out = self._against(cell, (cell.estimate, cell.variance, cell.df), BASELINE_REFERENCE)
         for confirm in (True, False):
             number = cell.frame.number.get((None, confirm))
-            if number is None or not len(cell.used[number]) or number in cell.refused:
-                continue
-            rows = self._against(cell, cell.against(number), ENGINE_DEFAULT_REFERENCE, confirm)
-            have = {row.trial for row in out if row.reference == ENGINE_DEFAULT_REFERENCE}
-            out += [row for row in rows if row.trial is not None and row.trial not in have]
+            if number is not None and len(cell.used[number]) and number not in cell.refused:
+                rows = self._against(cell, cell.against(number), ENGINE_DEFAULT_REFERENCE)
+                return [*out, *(row for row in rows if row.trial is not None)]
         return out
 
-    def _against(self, cell: CellGains, found: Interval, reference: str, stage: bool | None) -> list[ArmGain]:
-        """``stage``: only subjects of this stage (the engine default compares within one), None for both."""
+    def _against(self, cell: CellGains, found: Interval, reference: str) -> list[ArmGain]:
         subjects = cell.frame.subjects
         estimate, variance, df = found
         error = np.sqrt(variance)
@@ -102,14 +103,12 @@ class Reporter:
 
         out = []
         for k, (number, is_confirm) in enumerate(subjects):
-            if stage is not None and is_confirm is not stage:
-                continue
             twin = cell.frame.number.get((number, not is_confirm))
             if not is_confirm and twin is not None and usable[twin]:
                 continue  # its confirm launches speak
             if not measured[k] and k not in cell.refused:
                 continue
-            search = twin if is_confirm and twin is not None and usable[twin] and stage is None else None
+            search = twin if is_confirm and twin is not None and usable[twin] else None
             out.append(
                 self._row(cell, k, number, reference)
                 if not usable[k]

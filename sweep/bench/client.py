@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from sweep.bench.health import Sampler
+from sweep.bench.health import Sampler, no_collection
 from sweep.bench.http import Target, body_stream, open_client, round_trip, status_words, transport_words
 from sweep.bench.parts import Part, Seat, nothing, stall_words, whole
 from sweep.bench.prepare import Prepared, count_tokens, prepare_async
@@ -153,7 +153,8 @@ class _Running:
         late = max(0.0, time.perf_counter() - origin)
         self.sampler.start()
         try:
-            await self._drive(waiting, origin)
+            with no_collection():
+                await self._drive(waiting, origin)
         finally:
             lag_p50, lag_p99, cpu = self.sampler.stop()
         rows = [await self._record(sent, origin) for sent in self.sent]

@@ -29,6 +29,7 @@ def render(facts: Facts) -> str:
     if facts.ranking:
         lines += [*_ranking(facts), ""]
     lines += [f"- {escape(line)}" for line in facts.notes]
+    lines += [f"- {line}" for line in _differing(facts)]
     crossing = _crossing(facts)
     lines += [f"- {crossing}"] if crossing else []
     lines += [
@@ -89,6 +90,16 @@ def _ranking(facts: Facts) -> Sequence[str]:
     ties = [(row["label"], row["tie_because"]) for row in facts.ranking[:ARMS] if row["tie_because"] is not None]
     out += ["", *(f"- {escape(label)} is a tie {escape(tie_because(why))}." for label, why in ties)] if ties else []
     return out
+
+
+def _differing(facts: Facts) -> list[str]:
+    """The arms whose greedy answers part from the baseline's where the target leaves no doubt."""
+    labels = {trial.number: trial.config.label() for trial in facts.trials}
+    return [
+        f"Output differs: {escape(labels[found['trial']])} in {found['differences']} of {found['prompts']} answers."
+        for found in facts.outputs
+        if found["differs"]
+    ]
 
 
 def _crossing(facts: Facts) -> str | None:

@@ -27,6 +27,7 @@ def provenance(facts: Facts) -> dict[str, str]:
         "hosts": _join(_host(host) for host in facts.hosts),
         "GPU clocks and power": _gpus(facts),
         "pairing": _join(sorted({row.gain.basis.value for row in facts.gains if row.gain})),
+        "sampler": str(spec.get("sampler") or ""),
         "seed": str(study.seed),
         "space hash": study.space_hash,
         "prompts": f"{workload.get('prompts', 'builtin')}; categories {_join(workload.get('categories') or ['all'])}",

@@ -172,6 +172,41 @@ def test_gain_over_the_engine_default_shares_the_baseline_error() -> None:
     assert all(r.trial is not None for r in found.ranking[AT_8.key])  # a reference is not ranked
 
 
+def test_a_confirmed_arm_meets_the_engine_default_with_what_was_confirmed() -> None:
+    """The default was launched in the search only, when the host was faster; the search flattered the arm."""
+    night = Night()
+    for _ in range(2):
+        night.add(None, rounds(800.0))
+    night.add(None, rounds(840.0), role=Role.ENGINE_DEFAULT)  # + 5 %
+    night.add(0, rounds(920.0))  # + 15 %
+    night.add(1, rounds(880.0))
+    night.add(None, rounds(800.0))
+    searched = night.analyse().find(0, "output_throughput", 8, None, ENGINE_DEFAULT_REFERENCE)
+    for trial, speed in ((None, 700.0), (0, 770.0), (0, 770.0), (None, 700.0)):  # + 10 %
+        night.add(trial, rounds(speed, prompts_hash="fresh"), stage=Stage.CONFIRM, pair=1)
+    found = night.analyse()
+    row = found.find(0, "output_throughput", 8, None, ENGINE_DEFAULT_REFERENCE)
+    assert row is not None
+    assert row.gain is not None
+    assert row.search_gain is not None
+    assert row.gain.estimate == pytest.approx(1.10 / 1.05 - 1)
+    assert row.gain.stage is Stage.CONFIRM
+    assert row.search_gain.estimate == pytest.approx(1.15 / 1.05 - 1)
+    # both stages' baselines stand between the two, so no interval is narrower for it than the one over the baseline
+    over_baseline = found.find(0, "output_throughput", 8)
+    assert over_baseline is not None
+    assert over_baseline.log_se is not None
+    assert row.log_se is not None
+    assert row.log_se > over_baseline.log_se
+    other = found.find(1, "output_throughput", 8, None, ENGINE_DEFAULT_REFERENCE)
+    assert other is not None
+    assert other.gain is not None
+    assert other.gain.stage is Stage.SEARCH
+    assert searched is not None
+    assert searched.gain is not None
+    assert searched.gain.estimate == pytest.approx(row.search_gain.estimate)
+
+
 def test_latency_gain_is_positive_when_latency_falls_and_its_value_is_in_its_unit() -> None:
     night = Night()
 

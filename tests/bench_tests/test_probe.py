@@ -71,12 +71,12 @@ def test_probe_without_prompts_or_when_cancelled(server: Any, make_spec: Make) -
     assert probe(server.target, make_spec("a").prompts, cancel=cancel).error == "cancelled"
 
 
-def test_warm_up_fills_every_slot_and_then_flushes(server: Any, make_spec: Make) -> None:
+def test_warm_up_fills_every_slot_with_prompts_that_are_not_cached(server: Any, make_spec: Make) -> None:
     order: list[int] = []
     spec = make_spec("a", "b", concurrency=5, max_tokens=500, request_rate=3.0)
     results = warm_up(server.target, spec, passes=2, flush=lambda: order.append(len(server.requests)))
     assert [len(r.requests) for r in results] == [1, 5, 5]
     assert all(r.invalid is None for r in results)
     assert server.most_in_flight == 5
-    assert order == [11], "flush comes once, after everything"
+    assert order == [1, 6], "the cache is emptied before each pass of the crowd, never before the first request"
     assert {r.body["sampling_params"]["max_new_tokens"] for r in server.requests} == {64}

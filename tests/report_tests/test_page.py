@@ -146,6 +146,8 @@ class TestMarkdown:
         assert "&lt;script\\>window.hacked=1" in found
         assert "| 1 | EAGLE3 good 3/1/4 |" in found
         assert "| 4 | EAGLE3 other 1/4/8 | launch\\_oom |" in found
+        assert found.count("Output differs: ") == 1
+        assert "\\>window.hacked=1&lt;/script\\> 3/4/8 in 3 of 8 answers." in found
 
     def test_by_name_of_the_file_and_on_stdout(self, sweep: Run, tmp_path: Path) -> None:
         target = tmp_path / "r.md"

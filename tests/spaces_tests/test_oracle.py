@@ -55,7 +55,7 @@ def test_what_sglang_rejects_is_infeasible(row: dict[str, str]) -> None:
 def test_what_we_call_valid_is_accepted_with_the_same_values(row: dict[str, str]) -> None:
     answer = ours(row)
     if isinstance(answer, rules.Infeasible):
-        assert answer.rule in {"oversize_tree", "incomplete_triple", "backend_cannot_draft"}
+        assert answer.rule in {"oversize_tree", "undersize_tree", "incomplete_triple", "backend_cannot_draft"}
         return
     expected = {key.removeprefix("effective_"): value for key, value in row.items() if key.startswith("effective_")}
     assert (answer.algorithm or "NONE") == expected["algorithm"]
@@ -73,6 +73,7 @@ def test_our_extra_refusals_are_exactly_those_the_worker_dies_on() -> None:
     ]
     assert Counter(answer.rule for _, answer in extra) == {
         "oversize_tree": 59,
+        "undersize_tree": 70,
         "incomplete_triple": 48,
         "backend_cannot_draft": 4,
     }
@@ -83,6 +84,10 @@ def test_our_extra_refusals_are_exactly_those_the_worker_dies_on() -> None:
             assert topk is not None
             assert draft_tokens is not None
             assert draft_tokens - 1 > topk + (steps - 1) * topk**2
+        elif answer.rule == "undersize_tree":
+            assert draft_tokens is not None
+            assert steps is not None
+            assert draft_tokens < steps + 1
         elif answer.rule == "incomplete_triple":
             assert draft_tokens is None
             assert topk in (2, 4, 8)
@@ -96,7 +101,7 @@ def test_no_tree_that_fits_is_refused() -> None:
         if row["outcome"] == "error" or row["algorithm"] not in ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE"):
             continue
         if steps and topk and draft_tokens and topk > 1 and row["attention_backend"] != "torch_native":
-            fits = draft_tokens - 1 <= topk + (steps - 1) * topk**2
+            fits = steps <= draft_tokens - 1 <= topk + (steps - 1) * topk**2
             assert isinstance(ours(row), rules.Resolved) == fits
 
 

@@ -60,6 +60,16 @@ def test_the_largest_tree_is_served_and_one_more_is_not(steps: int, topk: int, l
         assert answer.rule == "oversize_tree"
 
 
+@pytest.mark.parametrize(("steps", "topk"), [(2, 2), (3, 4), (5, 4)])
+def test_a_tree_has_room_for_one_path_to_its_deepest_step(steps: int, topk: int) -> None:
+    """5/4/4 killed SGLang 0.5.17's scheduler on its first request; 3/4/4 and 2/4/4 were served."""
+    assert isinstance(rules.resolve("EAGLE3", steps, topk, steps + 1), rules.Resolved)
+    answer = rules.resolve("EAGLE3", steps, topk, steps)
+    assert isinstance(answer, Infeasible)
+    assert answer.rule == "undersize_tree"
+    assert f"at least {steps + 1}" in answer.reason
+
+
 def test_no_tree_is_above_the_kernels_cap() -> None:
     assert isinstance(rules.resolve("EAGLE3", 20, 8, 1024), rules.Resolved)
     answer = rules.resolve("EAGLE3", 20, 8, 1025)

@@ -78,8 +78,8 @@ def why(model: CostModel, chosen: int, explores: bool) -> str:
         rival = max(others, key=lambda i: (outlook.mean[i], -i))
         lead, open_ = float(outlook.mean[chosen] - outlook.mean[rival]), float(outlook.spread(rival)[chosen])
         return (
-            f"measured again: {100 * np.expm1(lead):+.1f} % from {model.configs[rival].label()}, "
-            f"which the launches so far leave open (± {100 * open_:.1f} %)"
+            f"measured again: expected {100 * np.expm1(lead):+.1f} % against {model.configs[rival].label()}, "
+            f"which the launches so far leave uncertain (± {100 * open_:.1f} %)"
         )
     length, level = model.accept_length.var[chosen], model.levels[0]
     step = model.step_time(level).var[chosen]
