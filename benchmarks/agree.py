@@ -192,7 +192,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
             count = options.alone if concurrency == 1 else options.waves * concurrency
             prompts = tuple(chosen[i % len(chosen)] for i in range(count))
             spec = BlockSpec(Stage.SEARCH, concurrency, 0, prompts, max_tokens, ignore_eos=True, stall_s=60.0)
-            sources = [prepared.sources[prompt.id] for prompt in prompts]
+            sources = [[int(token) for token in prepared.sources[prompt.id]] for prompt in prompts]
             pairs = []
             for turn in range(-1, options.pairs):
                 pair: dict[str, dict[str, float]] = {}

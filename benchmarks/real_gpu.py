@@ -5,7 +5,9 @@
     python benchmarks/real_gpu.py [FOLDER]          (default: benchmarks/data/h200 beside this file)
 
 Prints, per study: output throughput by arm, concurrency and round; accept length; launch phases; accept counters
-against token counts; predicted against measured output throughput (tok/s) of the simulation profile, last rounds only.
+against token counts; what a chain's histogram says of shallower chains. Then one launch of an adaptive table against
+static launches, and our client against SGLang's (``agree.json``, of ``benchmarks/agree.py``). What the simulator's
+profiles say of the same cells: ``benchmarks/refit_studies.py``.
 """
 
 # ruff: noqa: T201 - what a benchmark prints is its product
@@ -13,21 +15,23 @@ against token counts; predicted against measured output throughput (tok/s) of th
 from __future__ import annotations
 
 import gzip
+import json
 import statistics
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from launchers.simulated import truth
 from storage.records import StudyRow
 from storage.store import Store
 from sweep.model import ArmConfig, BlockResult, MeasuredLaunch
 
 FOLDER = Path(__file__).parent / "data" / "h200"
-PROFILES = {"smollm2": "h200-smollm2", "llama8b-shaped": "h200-llama8b"}
+# The adaptive launch's table, batch size -> steps (topk 1); the study of static launches it is held against.
+ADAPTIVE = {1: 5, 4: 3, 16: 2, 32: 1, 48: 1}
+STATIC = "llama8b-shaped.db.gz"
 
 
 @contextmanager
@@ -60,11 +64,9 @@ def cells(launch: MeasuredLaunch) -> Mapping[int, list[BlockResult]]:
     return out
 
 
-def tables(store: Store, study: StudyRow, profile: str | None) -> None:
+def tables(store: Store, study: StudyRow) -> None:
     arms: dict[str, ArmConfig] = {row.key: row.config for row in store.arms(study.id)}
-    effective = {row.id: row.effective.config for row in store.launches(study.id) if row.effective is not None}
     print(f"\n## {study.name}\n\nlaunch arm: tok/s by concurrency, rounds in order; accept length")
-    errors: list[tuple[float, str]] = []
     for launch in store.measured_launches(study.id):
         found = cells(launch)
         figures = "  ".join(f"@{c}: " + " ".join(f"{speed(b):.0f}" for b in blocks) for c, blocks in found.items())
@@ -72,15 +74,6 @@ def tables(store: Store, study: StudyRow, profile: str | None) -> None:
         print(
             f"{launch.launch_id:>2} {arms[launch.arm_key].label()}: {figures}" + (f"  τ {length:.2f}" if length else "")
         )
-        if profile is not None:
-            config = effective.get(launch.launch_id, arms[launch.arm_key])
-            for level, blocks in found.items():
-                predicted = truth.throughput(truth.load(profile), config, level)
-                error = predicted / speed(blocks[-1]) - 1
-                errors.append((error, f"{config.label()} @{level}: {predicted:.0f} for {speed(blocks[-1]):.0f}"))
-    if errors:
-        worst = max(errors, key=lambda item: abs(item[0]))
-        print(f"profile {profile}: median |error| {statistics.median(abs(e) for e, _ in errors):.3f}, worst {worst}")
 
 
 def phases(store: Store, study: StudyRow) -> None:
@@ -112,14 +105,87 @@ def counters(store: Store, study: StudyRow) -> None:
         print(f"counters: {exact} of {len(beyond)} requests exact, the others {max(beyond)} over at most")
 
 
+def histograms(store: Store, study: StudyRow) -> dict[int, Counter[int]]:
+    """Of every chain (topk 1) by its steps: how many verify steps accepted 0, 1, 2, ... drafts."""
+    out: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    configs = {row.id: row.effective.config for row in store.launches(study.id) if row.effective is not None}
+    for launch in store.measured_launches(study.id):
+        config = configs[launch.launch_id]
+        if config.topk == 1 and config.num_steps:
+            for block in launch.blocks:
+                for request in block.requests:
+                    for drafts, count in enumerate(request.accept_histogram or ()):
+                        out[config.num_steps][drafts] += count
+    return dict(out)
+
+
+def shallower(histogram: Counter[int], steps: int) -> float:
+    """Accept length of a chain of ``steps`` from a deeper chain's histogram: 1 + mean of min(accepted, steps)."""
+    return 1 + sum(min(drafts, steps) * count for drafts, count in histogram.items()) / histogram.total()
+
+
+def chains(store: Store, study: StudyRow) -> None:
+    found = histograms(store, study)
+    for deep in sorted(found, reverse=True):
+        for steps in sorted(other for other in found if other < deep):
+            said, seen = shallower(found[deep], steps), shallower(found[steps], steps)
+            print(
+                f"chain of {steps} from the histogram of {deep}: {said:.3f}, "
+                f"measured {seen:.3f}: {said / seen - 1:+.3f}"
+            )
+
+
+def adaptive(one: Store, static: Store) -> None:
+    """Throughput and accept length of one adaptive launch, each level against the static chain of its steps."""
+    (launch,) = one.measured_launches(one.study(None).id)
+    study = static.study(None)
+    configs = {row.id: row.effective.config for row in static.launches(study.id) if row.effective is not None}
+    print("\n## one adaptive launch against static launches of its steps (tok/s of both rounds, accept length)\n")
+    for level, blocks in cells(launch).items():
+        steps = ADAPTIVE[level]
+        others = [
+            block
+            for other in static.measured_launches(study.id)
+            if (configs[other.launch_id].topk, configs[other.launch_id].num_steps) == (1, steps)
+            for block in cells(other).get(level, ())
+        ]
+        mine, theirs = ([round(speed(block)) for block in found] for found in (blocks, others))
+        ratio = statistics.fmean(mine) / statistics.fmean(theirs) - 1
+        print(
+            f"@{level} {steps} steps: {mine} τ {accept(blocks):.2f}; static {theirs} "
+            f"τ {accept(others):.2f}; {ratio:+.3f}"
+        )
+
+
+def agreement(folder: Path) -> None:
+    """Ours ÷ SGLang's client, and both clients' times."""
+    print("\n## our client against SGLang's\n")
+    for server in json.loads((folder / "agree.json").read_text(encoding="utf-8")):
+        for level in server["levels"]:
+            found = level["ratio"]
+            print(
+                f"{server['name']} @{level['concurrency']}, {level['max_tokens']} tokens, {len(level['pairs'])} pairs: "
+                f"ours / theirs {found['estimate']:.4f} ({found['low']:.4f} to {found['high']:.4f})"
+            )
+            for key in ("tok_s", "ttft_s", "tpot_s"):
+                for side in ("ours", "theirs"):
+                    print(f"  {key} {side}: " + " ".join(f"{pair[side][key]:.5g}" for pair in level["pairs"]))
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     for file in sorted(folder.glob("*.db.gz")):
         with opened(file) as store:
             for study in store.studies():
-                tables(store, study, PROFILES.get(file.name.removesuffix(".db.gz")))
+                tables(store, study)
                 phases(store, study)
                 counters(store, study)
+                chains(store, study)
+    if (folder / "adaptive.db.gz").exists():
+        with opened(folder / "adaptive.db.gz") as one, opened(folder / STATIC) as static:
+            adaptive(one, static)
+    if (folder / "agree.json").exists():
+        agreement(folder)
 
 
 if __name__ == "__main__":

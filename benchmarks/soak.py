@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,13 +110,14 @@ class Plan:
                     out[-1]["times"] = 1
         return out
 
-    def truths(self, folder: Path) -> dict[Numbers, float]:
-        """Tokens per second of each arm's block, without any noise: the very prompts, the server's own draws."""
+    @staticmethod
+    def truths(folder: Path, wanted: Iterable[Numbers]) -> dict[Numbers, float]:
+        """Tokens per second of these arms' blocks, without any noise: the very prompts, the server's own draws."""
         spec = load_text((folder / "space.yaml").read_text(), Overrides(), source="space.yaml")
         block = make_plan(spec, Stage.SEARCH).blocks[0]
         prompts = [TruePrompt(p.messages[-1]["content"], p.category, 40) for p in block.prompts]
         found = {}
-        for steps, topk, size in self.arms:
+        for steps, topk, size in wanted:
             config = ArmConfig("EAGLE3", DRAFTER, steps, topk, size)
             true = simulate_block(load("tiny"), config, prompts, 1, block.max_tokens, ignore_eos=block.ignore_eos)
             found[(steps, topk, size)] = true.throughput
@@ -152,7 +154,7 @@ class Plan:
             },
             "objectives": ["output_throughput@1"],
             "budget": {"trials": len(self.arms)},
-            "sampler": "grid",  # every configuration, whatever the earlier ones were worth
+            "sampler": "tpe",  # takes all that is known to be good first, and does not end before
             "known_good": [
                 {"algorithm": "EAGLE3", "num_steps": steps, "topk": topk, "num_draft_tokens": size}
                 for steps, topk, size in self.arms
@@ -337,7 +339,8 @@ class Soak:
         launched = {(c["num_steps"], c["topk"], c["num_draft_tokens"]) for c in (json.loads(row[0]) for row in rows)}
         inside = [arm for arm, (way, _) in self.plan.fault.items() if way != "outside" and arm in launched]
         able = [arm for arm in launched if self.plan.expected(arm) == "complete"]
-        truths = self.plan.truths(self.folder)
+        # Where an out-of-memory rules out planned arms, the sampler fills the budget with others of the space.
+        truths = self.plan.truths(self.folder, launched)
         top = max(values, key=lambda arm: values[arm]) if values else None
         return {
             "trials": len(rows),

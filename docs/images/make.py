@@ -25,7 +25,7 @@ SWEEP = (sys.executable, "-m", "sweep")
 COLUMNS = 176  # of the terminal: the table's own width
 WIDTH, HEIGHT = 1120, 1180  # pixels of the report's picture
 # rich names a font on a server of others; readers' own monospaced font will do.
-SVG = re.sub(r"@font-face \{\{.*?\}\}\s*", "", _export_format.CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+SVG = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", _export_format.CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 
 
 def terminal(*command: str, columns: int) -> str:

@@ -128,7 +128,8 @@ class Arm:
             if self.algorithm:
                 ms += self._speculation_ms(batch)
             if not key[1]:
-                ms *= self._timing["graph_off_factor"]
+                plain = self._timing["graph_off_factor"]
+                ms *= self._timing.get("graph_off_spec_factor", plain) if self.algorithm else plain
             self._cache[key] = ms / 1000.0
         return self._cache[key]
 

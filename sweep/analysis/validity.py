@@ -21,6 +21,10 @@ from sweep.model import ArmConfig, ArmGain, BlockResult, Flag, GpuTelemetry, Rol
 
 # nvidia-smi's active reasons that do not slow a busy GPU down by themselves.
 _HARMLESS = frozenset({"none", "not_active", "gpu_idle", "idle", "applications_clocks_setting", "sync_boost"})
+# The power limit is touched for moments by any burst: on an H200 blocks showed it whose median clock was the full
+# 1,980 MHz. It counts where the median clock gave way too, by more than one of the GPU's steps (15 MHz).
+_MOMENTARY = frozenset({"sw_power_cap"})
+_CLOCK_STEP = 0.01
 # Accept length (share) above what a verify step can emit that rounding in a server's counters may explain.
 _COUNTER_SLACK = 0.01
 
@@ -134,6 +138,11 @@ class Gpu:
         self.clock = _median([gpu.sm_clock_mhz for gpu in found])
         self.heat = _median([gpu.temperature_c for gpu in found])
 
+    def slowed_beside(self, other: Gpu) -> set[str]:
+        """The active reasons, without those that were momentary: the clock did not give way beside the other's."""
+        kept_up = self.clock and other.clock and self.clock >= other.clock * (1 - _CLOCK_STEP)
+        return self.reasons - _MOMENTARY if kept_up else self.reasons
+
 
 def _gpus(blocks: Sequence[BlockConduct]) -> dict[str, Gpu]:
     uuids = sorted({gpu.gpu_uuid for block in blocks for gpu in block.gpus})
@@ -229,8 +238,9 @@ def _throttled(blocks: Sequence[BlockConduct], beside: Beside, where: str, setti
     for uuid, gpu in mine.items():
         usual = {name: found[uuid] for name, found in theirs.items() if uuid in found}
         for name, other in usual.items():
-            if gpu.reasons != other.reasons:
-                names = [", ".join(sorted(s)) or "none" for s in (gpu.reasons, other.reasons)]
+            reasons = gpu.slowed_beside(other), other.slowed_beside(gpu)
+            if reasons[0] != reasons[1]:
+                names = [", ".join(sorted(s)) or "none" for s in reasons]
                 return Flag.THROTTLED, f"{where}, {uuid}: throttle reasons {names[0]}, {name} {names[1]}"
         clock, heat = _mean(u.clock for u in usual.values()), _mean(u.heat for u in usual.values())
         if gpu.clock and clock and abs(gpu.clock / clock - 1) > settings.clock_tolerance:

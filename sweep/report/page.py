@@ -46,6 +46,7 @@ def render(facts: Facts, *, revision: str | None = None) -> str:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"pct": percent, "num": number, "utc": utc, "duration": duration, "interval": interval}
+    environment.filters["unbroken"] = unbroken
     source = environment.loader
     assert source is not None
     return environment.get_template("report.html.j2").render(
@@ -112,6 +113,11 @@ def arm_row(trial: TrialRow, ranked: Mapping[str, Any] | None) -> dict[str, Any]
 
 def number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def unbroken(text: str) -> str:
+    """No line begins with the % of its number."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def utc(at: float | None) -> str:

@@ -162,6 +162,14 @@ def test_throttling_is_judged_by_the_baselines_around_the_launch(nights: str, fl
         assert flagged in found[0].evidence
 
 
+@pytest.mark.parametrize(("clock", "fires"), [(1980.0, False), (1965.0, False), (1950.0, True)])
+def test_a_power_limit_that_was_touched_for_a_moment_is_no_throttling(clock: float, fires: bool) -> None:
+    capped = telemetry(clock=clock, reasons=("sw_power_cap",))
+    assert bool(findings(telemetry(), capped)) is fires
+    assert bool(findings(capped, telemetry())) is fires  # the other way round the gain would be too high
+    assert findings(telemetry(), telemetry(clock=clock, reasons=("hw_thermal_slowdown",)))  # heat always counts
+
+
 def test_clock_and_heat_are_interpolated_between_the_baselines_around() -> None:
     def judged(*clocks: float) -> tuple[Finding, ...]:
         night = Night()

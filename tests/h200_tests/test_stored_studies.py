@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import gzip
+import importlib
+import json
+import math
+import statistics
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from launchers.engines.sglang import SglangEngine
+from launchers.simulated import truth
+from search_spaces import rules
+from search_spaces.rules import Infeasible
 from storage.records import LaunchRow, LaunchState
 from storage.store import Store
 from sweep.analysis import StudyAnalysis, analyse_figures, extract, metrics_for
 from sweep.config import StudySpec
-from sweep.model import Drafter, Role, Verdict
+from sweep.model import Drafter, Phase, Role, Stage, Verdict
 
 STORED = Path(__file__).parents[2] / "benchmarks" / "data" / "h200"
 LOGS = Path(__file__).parents[1] / "data" / "sglang-0.5.17" / "failures"
@@ -38,6 +48,12 @@ def shaped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="module")
+def wrong_and_taken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with _open("wrong-and-taken", tmp_path_factory.mktemp("wrong")) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with _open("failures", tmp_path_factory.mktemp("failures")) as store:
         yield store
@@ -52,34 +68,42 @@ def _analysed(store: Store) -> StudyAnalysis:
     return analyse_figures([extract(m, metrics_for(goals)) for m in wanted], arms, goals)
 
 
-def _gain(analysis: StudyAnalysis, trial: int, level: int) -> tuple[float, float, float]:
-    """(low, estimate, high) against the baseline, all categories, stage search."""
-    found = [
-        g.gain
+def _gains(analysis: StudyAnalysis, level: int) -> dict[int | None, tuple[float, float, float]]:
+    """Trial (None: the engine default) -> (low, estimate, high) against the baseline, all categories, last stage."""
+    return {
+        g.trial: (g.gain.low, g.gain.estimate, g.gain.high)
         for g in analysis.gains
-        if (g.trial, g.concurrency, g.metric, g.category, g.reference)
-        == (trial, level, "output_throughput", None, "baseline")
-    ]
-    (gain,) = [g for g in found if g is not None]
-    return gain.low, gain.estimate, gain.high
+        if (g.concurrency, g.metric, g.category, g.reference) == (level, "output_throughput", None, "baseline")
+        and g.gain is not None
+    }
 
 
 def test_a_small_target_gains_nothing(smollm2: Store) -> None:
     analysis = _analysed(smollm2)
-    for trial in range(9):
-        _, estimate, high = _gain(analysis, trial, 1)
-        assert estimate < -0.15, trial
-        assert high < 0.05, trial
+    for level, shown in ((1, 4), (8, 10), (32, 11)):
+        gains = _gains(analysis, level)
+        assert all(estimate < 0 for _, estimate, _ in gains.values())
+        assert sum(high < 0 for _, _, high in gains.values()) >= shown, "these are shown to lose"
+    low, estimate, high = _gains(analysis, 1)[8]  # 3/4/16, the best of the search, in the confirm stage
+    assert low < estimate < 0 < high
+    study = smollm2.study(None)
+    confirmed = [row for row in smollm2.launches(study.id) if row.stage is Stage.CONFIRM]
+    assert [row.role is Role.BASELINE for row in confirmed].count(True) == 3
+    assert {row.trial for row in confirmed if row.role is Role.CANDIDATE} == {8}
 
 
 def test_the_8b_shape_gains_alone_and_loses_in_a_crowd(shaped: Store) -> None:
+    """2 steps, topk 1, in the confirm stage: faster up to 32, no difference shown at 48; wide trees lose from 16 on."""
     analysis = _analysed(shaped)
-    low, estimate, _ = _gain(analysis, 1, 1)  # 3 steps, topk 1, 4 draft tokens
-    assert low > 0.4
-    assert estimate == pytest.approx(0.60, abs=0.05)
-    _, estimate, high = _gain(analysis, 1, 48)
-    assert high < 0
-    assert estimate == pytest.approx(-0.15, abs=0.05)
+    for level, least in ((1, 0.6), (4, 0.2), (16, 0.15), (32, 0.0)):
+        low, estimate, _ = _gains(analysis, level)[2]
+        assert low > least, level
+        assert estimate == max(e for _, e, _ in _gains(analysis, level).values()), level
+    low, _, high = _gains(analysis, 48)[2]
+    assert low < 0 < high
+    assert _gains(analysis, 16)[3][2] < 0
+    (crossing,) = [c for c in analysis.crossovers if c.trial == 2]
+    assert crossing.estimate == pytest.approx(38, abs=2)
 
 
 @pytest.mark.parametrize("name", ["smollm2", "shaped"])
@@ -107,7 +131,9 @@ def _ended(store: Store) -> list[LaunchRow]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "launches"), [("smollm2", 16), ("shaped", 7), ("failures", 9)])
+@pytest.mark.parametrize(
+    ("name", "launches"), [("smollm2", 26), ("shaped", 12), ("failures", 9), ("wrong_and_taken", 4)]
+)
 def test_every_server_was_gone_with_its_memory(name: str, launches: int, request: pytest.FixtureRequest) -> None:
     reports = [row.stop_report for row in _ended(request.getfixturevalue(name))]
     assert len(reports) >= launches
@@ -119,8 +145,11 @@ def test_every_server_was_gone_with_its_memory(name: str, launches: int, request
 
 def test_what_ran_is_what_was_asked(smollm2: Store) -> None:
     study = smollm2.study(None)
+    died = [row for row in smollm2.launches(study.id) if row.effective is None]
+    assert {row.reason for row in died} == {"unknown"}, "two launches of 5/4/4 ended before they could be asked"
     for row in smollm2.launches(study.id):
-        assert row.effective is not None
+        if row.effective is None:
+            continue
         assert (row.effective.status, row.effective.differences) == ("exact", ())
         if row.role is Role.CANDIDATE:
             assert row.effective.config == row.config
@@ -151,3 +180,92 @@ def test_the_head_of_the_wrong_kind_is_now_seen_in_the_probe_that_let_it_pass(fa
     )
     assert found is not None
     assert (found.verdict, found.reason) == (Verdict.DRAFTER_INEFFECTIVE, "algorithm_mismatch")
+
+
+def test_the_head_of_the_wrong_kind_ends_in_the_probe(wrong_and_taken: Store) -> None:
+    study = wrong_and_taken.study(None)
+    (launch,) = [row for row in wrong_and_taken.launches(study.id) if row.config.algorithm == "EAGLE"]
+    assert (launch.verdict, launch.reason) == (Verdict.DRAFTER_INEFFECTIVE, "algorithm_mismatch")
+    assert launch.probe is not None
+    assert launch.probe["verify_steps"] >= 240, "near 1 the probe asks four times as much"
+    assert launch.probe["accept_length"] < 1.05
+
+
+def test_a_port_that_is_taken_while_the_server_loads_is_nobodys_fault(wrong_and_taken: Store) -> None:
+    study = wrong_and_taken.study(None)
+    first, second = (row for row in wrong_and_taken.launches(study.id) if row.trial == 1)
+    assert (first.verdict, first.reason) == (Verdict.INFRA_ERROR, "port_in_use")
+    assert (second.verdict, second.port == first.port) == (Verdict.COMPLETE, False)
+    (trial,) = [trial for trial in wrong_and_taken.trials(study.id) if trial.number == 1]
+    assert (trial.verdict, trial.attempt) == (Verdict.COMPLETE, 2)
+
+
+def test_the_tree_that_killed_the_scheduler_is_refused_and_its_log_understood(smollm2: Store) -> None:
+    study = smollm2.study(None)
+    dead = [row for row in smollm2.launches(study.id) if row.verdict is Verdict.CRASHED]
+    assert {(row.config.num_steps, row.config.topk, row.config.num_draft_tokens) for row in dead} == {(5, 4, 4)}
+    engine = SglangEngine()
+    for row in dead:
+        found = engine.diagnose(row.log_tail, exit_code=-9, phase=Phase.WARMUP, timed_out=False, arm=row.config)
+        assert (found.verdict, found.reason) == (Verdict.LAUNCH_CONFIG_ERROR, "tree_too_small")
+        assert "at least num_steps + 1" in found.advice
+        large = replace(row.config, num_draft_tokens=8)  # the same words of torch, but not this fault
+        other = engine.diagnose(row.log_tail, exit_code=-9, phase=Phase.WARMUP, timed_out=False, arm=large)
+        assert other.verdict is Verdict.CRASHED
+    refused = rules.resolve("EAGLE3", 5, 4, 4)
+    assert isinstance(refused, Infeasible)
+    for row in smollm2.launches(study.id):
+        config = row.config
+        if row.verdict is Verdict.COMPLETE and config.num_steps is not None:
+            answer = rules.resolve("EAGLE3", config.num_steps, config.topk, config.num_draft_tokens)
+            assert not isinstance(answer, Infeasible), "what was served is not refused"
+
+
+def test_greedy_text_parts_at_near_ties_only(smollm2: Store) -> None:
+    study = smollm2.study(None)
+    found = [event.detail for event in smollm2.events(study.id) if event.kind == "outputs"]
+    assert len(found) >= 8
+    assert sum(detail["near_ties"] for detail in found) > 50
+    assert sum(detail["differences"] for detail in found) == 0
+
+
+# ---------------------------------------------------------------------------------------------- the scripts beside
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[ModuleType]:
+    """``benchmarks/refit_studies.py``, which imports its neighbours by file."""
+    sys.path.insert(0, str(STORED.parents[1]))
+    try:
+        yield importlib.import_module("refit_studies")
+    finally:
+        sys.path.remove(str(STORED.parents[1]))
+
+
+def test_a_deep_chains_histogram_foretells_shallower_chains(smollm2: Store, scripts: ModuleType) -> None:
+    real_gpu = importlib.import_module("real_gpu")
+    found = real_gpu.histograms(smollm2, smollm2.study(None))
+    assert set(found) == {1, 3, 5}
+    for deep, steps in ((5, 1), (5, 3), (3, 1)):
+        error = real_gpu.shallower(found[deep], steps) / real_gpu.shallower(found[steps], steps) - 1
+        assert -0.04 < error < 0, "a little too low: a deeper chain's next step begins at a harder place"
+
+
+def test_the_profiles_say_what_was_measured(scripts: ModuleType) -> None:
+    for profile, file, forced in (("h200-smollm2", "smollm2", False), ("h200-llama8b", "llama8b-shaped", True)):
+        cells = scripts.throughputs(truth.load(profile), scripts.read(f"{file}.db.gz"), forced=forced)
+        assert statistics.median(scripts.errors(cells)) < scripts.MEDIAN_ALLOWED
+        assert max(scripts.errors(cells)) < scripts.WORST_ALLOWED
+
+
+def test_both_clients_see_the_same_server() -> None:
+    """SGLang's client and ours in turn; one block of ours in sixteen at 32 began 0.33 s late and is left out here."""
+    for server in json.loads((STORED / "agree.json").read_text()):
+        for level in server["levels"]:
+            pairs = [pair for pair in level["pairs"] if max(side["ttft_s"] for side in pair.values()) < 0.3]
+            assert len(pairs) >= len(level["pairs"]) - 1
+            for key, bound in (("tok_s", 0.01), ("tpot_s", 0.01)):
+                logs = [math.log(pair["ours"][key] / pair["theirs"][key]) for pair in pairs]
+                assert abs(statistics.fmean(logs)) < bound, (server["name"], level["concurrency"], key)
+        assert server["levels"][0]["ratio"]["low"] > 0.98 or server["name"] != "baseline"
+        assert server["levels"][0]["ratio"]["high"] < 1.02

@@ -69,7 +69,7 @@ def parsed(page: Path) -> Parsed:
 
 class TestPage:
     def test_begins_with_the_verdict(self, parsed: Parsed) -> None:
-        words = "".join(parsed.text)
+        words = "".join(parsed.text).replace("\N{NO-BREAK SPACE}", " ")
         assert re.search(r"EAGLE3 good 3/1/4 is \d\d\.\d % faster than no speculation \(95 %: [\d.]+-[\d.]+\)", words)
 
     def test_has_every_plot_with_data(self, parsed: Parsed) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from dataclasses import replace
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 from sweep.errors import UsageError
@@ -253,3 +255,14 @@ def test_an_optuna_sampler_learns_where_it_is_good(space, truths, sampler):
     early = sum(truth.speed(t.config) for t in history[:10])
     late = sum(truth.speed(t.config) for t in history[-10:])
     assert late > 1.1 * early
+
+
+def test_a_proposal_takes_less_than_a_second(spaces, truths):
+    large = spaces(num_steps=tuple(range(1, 9)), num_draft_tokens=(2, 4, 6, 8, 12, 16, 24, 32, 48, 64))
+    assert len(large.candidates) == 744
+    truth, rng = truths(levels=(1, 16), noise=0.02), np.random.default_rng(1)
+    rows = [truth.told(large.candidates[i], n) for n, i in enumerate(rng.permutation(744)[:40])]
+    p = Proposer(large, truth.objectives, sampler="model", seed=1, tolerance=0.001)
+    before = time.process_time()
+    assert p.propose(rows) is not None
+    assert time.process_time() - before < 1.0

@@ -37,8 +37,8 @@ NOISE = {"launch_cv": 0.01, "block_cv": 0.003, "request_cv": 0.01}
 
 
 def servers() -> dict[str, Any]:
-    """The tiny profile with dearer drafting: WIN gains a third, LOSS loses a sixth. Large, so that a busy machine, which
-    disturbs blocks of half a second by several per cent, widens the intervals but decides nothing."""
+    """The tiny profile with dearer drafting: WIN gains a third, LOSS loses a sixth. So much that a busy machine,
+    which disturbs blocks of half a second by several per cent, widens the intervals but decides nothing."""
     profile: dict[str, Any] = json.loads(profile_text("tiny"))
     profile["timing"]["spec"]["step"] = 0.2
     return profile

@@ -83,7 +83,7 @@ def test_from_clone_to_an_opened_report_and_a_study_of_ones_own(tmp_path: Path, 
     until(lambda: drawn(browser), 60.0)
     assert complaints(browser) == []
     verdict = browser.execute_script("return document.querySelector('.verdict').textContent")
-    assert verdict in said
+    assert verdict.replace("\N{NO-BREAK SPACE}", " ") in said
     assert len(browser.execute_script("return [...document.querySelectorAll('.plot')].map(p => p.id)")) >= 7
 
     venv.create(tmp_path / "own", with_pip=True)

@@ -16,9 +16,9 @@ from sweep.search.model.features import Table
 from sweep.search.model.gaussian import Array, Index
 
 SLOPES, LIMITS = 48, 40
-# Octaves of size over which a limit is soft; what it holds of chance is left to LAPSE: a failure for another reason.
+# Octaves of size over which a limit is soft; chances of a failure below it for another reason, of a launch above it.
 SOFT = 0.15
-LAPSE = 0.03
+LAPSE, LUCK = 0.03, 0.002
 # Deviations, in octaves of size, of a drafter's own memory, of graphs, and of each extra flag.
 DRAFTER, GRAPHS, EXTRA = 0.3, 0.3, 1.0
 
@@ -43,7 +43,7 @@ def chance(table: Table, ran: Sequence[int], failed: Sequence[int]) -> Array:
     def launches(index: Index) -> Array:
         """(len(index), limits, slopes)"""
         fits = expit((limits[None] - sizes[index][:, None, :]) / SOFT)
-        return np.asarray(LAPSE + (1.0 - 2.0 * LAPSE) * fits)
+        return np.asarray(LUCK + (1.0 - LAPSE - LUCK) * fits)
 
     seen = np.log(launches(np.array(ran, dtype=np.intp))).sum(0)
     seen = seen + np.log1p(-launches(np.array(failed, dtype=np.intp))).sum(0)

@@ -57,7 +57,8 @@ def _of(
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     draws = outlook.mean[index] + rng.standard_normal((SAMPLES, len(index))) @ root.T
     launches = np.where(np.isin(index, measured), 1.0, model.launches[index])
-    draws = np.where(rng.random(draws.shape) < launches, draws, -np.inf)
+    # One limit decides for all: what is likelier to launch launches wherever the less likely does.
+    draws = np.where(rng.random((SAMPLES, 1)) < launches, draws, -np.inf)
     regret = np.expm1(np.maximum(draws.max(1) - draws[:, 0], 0.0))
     unmeasured = ~np.isin(index, measured)
     return float(regret.mean()), float((regret > tolerance).mean()), best, _launches(draws, unmeasured, tolerance)
