@@ -2,7 +2,7 @@
 
 `python benchmarks/pipeline.py [--seeds 5] [--json]`
 
-For each seed: `sweep start SPACE --simulate` on two drafters that differ, 744 configurations and no budget. The study
+For each seed: `sweep start SPACE --simulate` on two drafters that differ, 780 configurations and no budget. The study
 must end by its own stop rule. Its winner (the first of `sweep best`) is judged by the simulator's noise-free throughput
 (`launchers.simulated.truth`) against the best of the space. Real processes, real Ray, real HTTP; launches differ by
 0.8 %, blocks by 1 %. The last line of ``--json`` is one JSON document.
@@ -47,23 +47,23 @@ SPACE: dict[str, Any] = {
     "space": {
         "algorithm": ["EAGLE3"],
         "draft_model": [{"name": Path(path).name, "path": path} for path in DRAFTERS],
-        "num_steps": list(range(1, 9)),
+        "num_steps": list(range(1, 11)),
         "topk": [1, 2, 4, 8],
-        "num_draft_tokens": [2, 4, 6, 8, 12, 16, 24, 32, 48, 64],
+        "num_draft_tokens": [2, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64],
         "cuda_graph": [True, False],
     },
     "workload": {
         "categories": list(CATEGORIES),
-        "per_category": 2,
+        "per_category": 6,  # a prompt is accepted the same way every time: more of them, not more rounds
         "max_tokens": MAX_TOKENS,
         "ignore_eos": True,
         "stream_interval": 4,
         "concurrency": [1],
-        "repeats": 2,
+        "repeats": 1,
     },
     "objectives": ["output_throughput@1"],
     "hosts": [{"name": "gpu", "kind": "local", "gpus": 1}],
-    "simulate": {"profile": "h200-llama8b", "time_scale": 0.25},
+    "simulate": {"profile": "h200-llama8b", "time_scale": 0.15},
 }
 
 

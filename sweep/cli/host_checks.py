@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from launchers.hosts.ssh_config import resolve
 from launchers.locks import Owner, this_holder
 from launchers.servers import HostServers, ModelFiles
 from sweep.errors import HostError, SweepError
@@ -66,11 +68,13 @@ def check_host(host: Host, spec: StudySpec | None) -> list[Check]:
     """Everything a study needs of a host. What follows from a failed step is left out."""
     wanted = spec.gpus_of(host) if spec else (host.gpus or ())
     engine = spec.engine if spec else "sglang"
+    key = [ssh_key(host)] if host.kind == "ssh" else []
     try:
         servers, made = servers_of(host, engine, engine_args(spec), max(wanted, default=-1) + 1, "doctor")
         try:
             facts = servers.inspect(made.version_command(host.python or "python3"))
             return [
+                *key,
                 *_reached(facts),
                 *_gpus(facts, wanted, spec),
                 *_software(facts, engine),
@@ -79,9 +83,9 @@ def check_host(host: Host, spec: StudySpec | None) -> list[Check]:
         finally:
             servers.close()
     except HostError as error:
-        return [Check("connection", "fail", str(error))]
+        return [*key, Check("connection", "fail", str(error))]
     except SweepError as error:
-        return [Check("settings", "fail", str(error))]
+        return [*key, Check("settings", "fail", str(error))]
 
 
 def _reached(facts: HostFacts) -> list[Check]:
@@ -165,3 +169,21 @@ def _model(name: str, files: ModelFiles) -> Check:
     return Check(
         name, "ok", f"{files.architecture or 'unknown architecture'}, config {files.config_hash} in {files.folder}"
     )
+
+
+def ssh_key(host: Host) -> Check:
+    """What lets us in there: key files as `ssh` would choose them, or the agent."""
+    name = "ssh key"
+    try:
+        found = resolve(host.ssh or host.host or host.name, user=host.user, port=host.port, key=host.key)
+    except HostError as error:
+        return Check(name, "fail", str(error), "Mend `key:` of the host, or ~/.ssh/config.")
+    open_ones = [path for path in found.keys if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    said = ", ".join([*map(str, found.keys), *(["the agent"] if found.agent else [])])
+    if open_ones:
+        advice = f"Others can read it: chmod 600 {open_ones[0]}"
+        return Check(name, "warn", said, advice)
+    if not said:
+        advice = "Make one (ssh-keygen), put its .pub into the host's authorized_keys, or start an ssh-agent."
+        return Check(name, "fail", "no key file and no agent", advice)
+    return Check(name, "ok", said)

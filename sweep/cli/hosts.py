@@ -36,7 +36,7 @@ def doctor(space: str | None, names: tuple[str, ...], db_url: str, as_json: bool
     from sweep.cli.installation import installation
 
     spec, hosts = _hosts(space, names)
-    here = installation(db_url, hosts)
+    here = installation(db_url)
     there = host_checks.check_hosts(hosts, spec)
     bad = [host.name for host, checks in zip(hosts, there, strict=True) if _failed(checks)]
     if as_json:

@@ -1,26 +1,20 @@
-"""What `sweep doctor` looks at on this machine: the packages, Ray's room, the database's place, the SSH keys."""
+"""What `sweep doctor` looks at on this machine: the packages, Ray's room, the database's place."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Sequence
 from importlib import metadata, util
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from launchers.hosts.ssh_config import resolve
 from sweep.cli.host_checks import Check
-from sweep.errors import HostError, SweepError
+from sweep.errors import SweepError
 from sweep.ray_home import BASE
-
-if TYPE_CHECKING:
-    from sweep.config import Host
 
 DISTRIBUTION = "specsweep"
 PACKAGES = ("sweep", "search_spaces", "launchers", "storage")
@@ -37,9 +31,9 @@ RAY_TEMP_MIB = 200  # its logs and sockets
 LOW_DATABASE_MIB = 500  # a study that cannot write ends at once; a long one should not come near
 
 
-def installation(db_url: str, hosts: Sequence[Host]) -> list[Check]:
-    """Is this one installation, of what, with what beside it, and can it keep and reach what a study needs?"""
-    return [_packages(), *_libraries(), *_extras(), _ray_room(), _ray_auth(), _database(db_url), *_keys(hosts)]
+def installation(db_url: str) -> list[Check]:
+    """Is this one installation, of what, with what beside it, and can it keep what a study needs?"""
+    return [_packages(), *_libraries(), *_extras(), _ray_room(), _ray_auth(), _database(db_url)]
 
 
 def _packages() -> Check:
@@ -140,25 +134,3 @@ def _database(url: str) -> Check:
     if free < LOW_DATABASE_MIB:
         return Check("database", "warn", said, "Make room, or `sweep db trim` request rows of old studies.")
     return Check("database", "ok", said)
-
-
-def _keys(hosts: Sequence[Host]) -> list[Check]:
-    """What lets us in at each SSH host: key files as `ssh` would choose them, or the agent."""
-    return [_key(host) for host in hosts if host.kind == "ssh"]
-
-
-def _key(host: Host) -> Check:
-    name = f"ssh key for {host.name}"
-    try:
-        found = resolve(host.ssh or host.host or host.name, user=host.user, port=host.port, key=host.key)
-    except HostError as error:
-        return Check(name, "fail", str(error), "Mend `key:` of the host, or ~/.ssh/config.")
-    open_ones = [path for path in found.keys if stat.S_IMODE(path.stat().st_mode) & 0o077]
-    said = ", ".join([*map(str, found.keys), *(["the agent"] if found.agent else [])])
-    if open_ones:
-        advice = f"Others can read it: chmod 600 {open_ones[0]}"
-        return Check(name, "warn", said, advice)
-    if not said:
-        advice = "Make one (ssh-keygen), put its .pub into the host's authorized_keys, or start an ssh-agent."
-        return Check(name, "fail", "no key file and no agent", advice)
-    return Check(name, "ok", said)

