@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from storage import schema
 from storage.best import best
 from storage.reading import gpu_hours
-from storage.search_state import search_state
 from storage.records import LaunchRow, LaunchState
+from storage.search_state import search_state
 from storage.store import Store
 from sweep.model import Role, Stage, Verdict
 
@@ -37,8 +37,11 @@ def counts(store: Store, study_id: int) -> dict[str, int]:
 
 
 def status(store: Store, study_id: int) -> dict[str, Any]:
-    """{study, state, counts, launches: {search, total}, search, gpu_hours, hosts}. A search launch measures a candidate for
-    the search; GPU-hours are those that launches held, a running one until now."""
+    """{study, state, counts, launches: {search, total}, search, gpu_hours, hosts}.
+
+    A search launch measures a candidate for the search; GPU-hours are those that launches held, a running one until
+    now. ``search`` is :func:`storage.search_state.search_state`.
+    """
     study = store.study_by_id(study_id)
     table = schema.launches
     query = sa.select(table.c.stage, table.c.role, sa.func.count()).where(table.c.study_id == study.id)

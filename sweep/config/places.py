@@ -102,8 +102,8 @@ class Simulate(Part):
     """Taken by ``--simulate``, and by ``engine: simulated``."""
 
     profile: Profile = Field(
-        description="Which model on which GPU the simulated server behaves like: a shipped one, or the absolute path of "
-        "a JSON file."
+        description="Which model on which GPU the simulated server behaves like: a shipped one, or the absolute path "
+        "of a JSON file."
     )
     time_scale: Positive = doc("Real seconds for one simulated second; 0.25 is four times as fast.", 1.0)
     trials: Count | None = doc("Instead of budget.trials.", None, unit="trials")

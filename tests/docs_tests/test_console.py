@@ -205,8 +205,19 @@ def _takes_json(command: click.Command) -> bool:
 @pytest.mark.parametrize(
     ("expected", "actual", "same"),
     [
-        ("is 55.6 % faster", "is 61.2 % faster", True),
-        ("is 55.6 % faster", "is 55.6 % slower", False),
+        ("takes 55.6 s here", "takes 61.2 s here", True),
+        ("takes 55.6 s here", "takes 55.6 s there", False),
+        ("x.html: EAGLE3 e3 3/4/8 is 5.6 % faster than no speculation (95 %: 3-8).", "x.html: EAGLE3 e3", False),
+        (
+            "EAGLE3 e3 3/4/8 is 5.6 % faster than no speculation (95 %: 3-8).\nb",
+            "Nothing beats no speculation.\nEAGLE3 e3 3/4/8 is a tie with no speculation: +5.6 % (95 %: -1 to 8).\nb",
+            True,
+        ),
+        ("1  1  confirm  faster  simulated", "1  2  confirm  tie (2 compared)  simulated", True),
+        ("1.5  +3.0 % (+1.0 .. +5.0)  faster  simulated", "-  -  not_comparable  not_comparable, simulated", True),
+        ("1.5  2.5", "1.5", False),
+        ("a\nb", "a\n#2 is a tie because 2 comparisons are made together.\nb", True),
+        ("1  1  confirm  faster  simulated", "1  2  search  faster  simulated", False),
         ("EAGLE3 3/4/8 is", "EAGLE3 3/1/4 is", True),
         ("EAGLE3 3/4/8 is", "EAGLE 3/4/8 is", False),
         ("a\n...\nd", "a\nb\nc\nd", True),

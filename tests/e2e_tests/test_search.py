@@ -190,7 +190,7 @@ def test_a_hopeless_arm_is_stopped_after_its_first_block(tmp_path: Path, monkeyp
     space["space"]["cuda_graph"] = [True, False]
     space["workload"] |= {"concurrency": [1], "repeats": 2}
     space["objectives"] = ["output_throughput@1"]
-    space["measurement"] |= {"calibrate_launches": 2, "confirm_top": 2, "confirm_launches": 1}
+    space["measurement"] |= {"calibrate_launches": 2, "baseline_every": 2, "confirm_top": 2, "confirm_launches": 1}
     study = Study(tmp_path, safe_dump(space))
     assert study.run() == "finished", study.lines
     trials = {trial.number: trial for trial in study.store.trials(study.row.id)}

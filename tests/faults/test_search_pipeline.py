@@ -28,7 +28,7 @@ def pipeline() -> ModuleType:
 
 
 def test_ends_by_its_own_rule_within_one_per_cent_of_the_best(pipeline: ModuleType, tmp_path: Path) -> None:
-    found = pipeline.run(3, tmp_path)
+    found = pipeline.run(5, tmp_path)
     assert found.ended == "decided"
     assert found.launches["search"] <= 12
     assert found.regret <= 0.01
@@ -38,5 +38,5 @@ def test_ends_by_its_own_rule_within_one_per_cent_of_the_best(pipeline: ModuleTy
 def test_a_tolerance_of_null_goes_on_to_the_budget(pipeline: ModuleType, tmp_path: Path) -> None:
     """The stop rule is what ends the other one."""
     measurement = {"calibrate_launches": 1, "engine_default": False, "confirm_top": 0}
-    found = pipeline.run(3, tmp_path, budget={"trials": 14, "regret": None}, measurement=measurement)
+    found = pipeline.run(5, tmp_path, budget={"trials": 14, "regret": None}, measurement=measurement)
     assert (found.ended, found.launches["search"]) == ("budget", 14)
