@@ -65,12 +65,12 @@ Numbers = tuple[int, int, int]  # num_steps, topk, num_draft_tokens
 
 
 def arms(wanted: int) -> list[Numbers]:
-    """That many configurations that can be served: chains and trees, fewer steps first."""
+    """That many configurations that can be served (a path to the deepest step fits): chains and trees, fewer steps first."""
     found: list[Numbers] = []
     for steps in range(1, 33):
         for topk in (1, 2, 4, 8):
             largest = 1 + topk + (steps - 1) * topk * topk
-            sizes = [steps + 1] if topk == 1 else [n for n in (2, 4, 8, 12, 16, 24, 32) if n <= largest]
+            sizes = [steps + 1] if topk == 1 else [n for n in (2, 4, 8, 12, 16, 24, 32, 48) if steps < n <= largest]
             found += [(steps, topk, size) for size in sizes]
         if len(found) >= wanted:
             break
