@@ -65,7 +65,7 @@ Numbers = tuple[int, int, int]  # num_steps, topk, num_draft_tokens
 
 
 def arms(wanted: int) -> list[Numbers]:
-    """That many configurations that can be served (a path to the deepest step fits): chains and trees, fewer steps first."""
+    """That many configurations that can be served (the deepest path fits): chains and trees, fewer steps first."""
     found: list[Numbers] = []
     for steps in range(1, 33):
         for topk in (1, 2, 4, 8):
