@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from storage import codec, schema
 from storage.figures import analysed, analysed_keys, levels, parse
-from storage.ranking import BASELINE, Candidate, analysis_summary, feasible, ranked, ranks, ties
+from storage.ranking import BASELINE, Candidate, analysis_summary, feasible, once, ranked, ranks, ties
 from storage.records import StudyRow, TrialRow
 from storage.store import Store
 from storage.trials import trial_query
@@ -106,7 +106,7 @@ def _ranking(
     candidates = ranked(connection, study.id, asked.objective, summary, category=asked.category, lossy=asked.lossy)
     if selection is not None:
         candidates = selection.kept(candidates, asked.objective)
-    candidates = [candidate for candidate in candidates if asked.keep(candidate)]
+    candidates = once([candidate for candidate in candidates if asked.keep(candidate)])
     if within is not None:
         candidates = _near_the_first(candidates, within)
     shown = candidates if limit is None else candidates[:limit]
@@ -118,8 +118,9 @@ def _ranking(
         "beats_baseline": any(c.comparison is Comparison.FASTER and c.group() == 0 for c in candidates),
         "ranked": len(candidates),
         "best": [
-            _best_row(trials[key], rank, detail[key], measured.get(key, {}), asked)
-            for key, rank in zip(ids, ranks(candidates), strict=False)
+            _best_row(trials[c.trial_id], rank, detail[c.trial_id], measured.get(c.trial_id, {}), asked)
+            | {"also_trials": list(c.also)}
+            for c, rank in zip(shown, ranks(candidates), strict=False)
         ],
     }
 

@@ -6,7 +6,7 @@ Reads only the columns that order needs: thousands of trials are ranked where te
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,6 +32,8 @@ class Candidate:
     confirmed: bool
     rank: int | None  # the analysis' own; equal ranks are ties
     place: int  # in the analysis' ranking
+    ran: str  # key of the configuration that ran: the effective one where it was read back
+    also: tuple[int, ...] = ()  # the numbers of other trials of it that :func:`once` left out
 
     def group(self) -> int:
         """Trials of a later group never stand above one of an earlier."""
@@ -70,7 +72,14 @@ def ranked(
     found = {row.trial_id: row for row in connection.execute(query)}
     lines = summary["ranking"].get(objective.key, ()) if category is None else ()  # the analysis ranks whole loads
     order = {trial: (rank, place) for place, (trial, rank) in enumerate(lines)}
-    columns = (trials.id, trials.number, trials.flags, trials.objective_values, trials.constraint_values)
+    columns = (
+        trials.id,
+        trials.number,
+        trials.flags,
+        trials.objective_values,
+        trials.constraint_values,
+        sa.func.coalesce(trials.effective_key, schema.arms.c.key).label("ran"),
+    )
     query = (
         sa.select(*columns, schema.arms.c.config)
         .join(schema.arms, schema.arms.c.id == trials.arm_id)
@@ -94,6 +103,7 @@ def ranked(
                 confirmed=gain is not None and gain.stage == Stage.CONFIRM.value,
                 rank=rank,
                 place=place,
+                ran=row.ran,
             )
         )
     sign = -1.0 if objective.maximize else 1.0
@@ -110,6 +120,27 @@ def ranked(
         )
 
     return sorted(candidates, key=place_of)
+
+
+def once(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Each configuration once, in the order given: of those measured again the trial that speaks is the confirmed one,
+    else the newest. (A search measures again what looked good, so a first figure is too high on average.)"""
+    speaks: dict[str, Candidate] = {}
+    numbers: dict[str, list[int]] = {}
+    for candidate in candidates:
+        numbers.setdefault(candidate.ran, []).append(candidate.number)
+        other = speaks.get(candidate.ran)
+        if other is None or _weight(candidate) > _weight(other):
+            speaks[candidate.ran] = candidate
+    return [
+        replace(c, also=tuple(sorted(n for n in numbers[c.ran] if n != c.number)))
+        for c in candidates
+        if speaks[c.ran] is c
+    ]
+
+
+def _weight(candidate: Candidate) -> tuple[int, bool, int]:
+    return -candidate.group(), candidate.confirmed, candidate.number
 
 
 def ranks(candidates: Sequence[Candidate]) -> list[int]:

@@ -32,6 +32,10 @@ def print_ranking(answer: Mapping[str, Any]) -> None:
     for row in answer["best"]:
         if row["tie_because"] is not None:
             click.echo(f"#{row['trial']} is a tie {tie_because(row['tie_because'])}.")
+    for row in answer["best"]:
+        if row["also_trials"]:
+            others = ", ".join(f"#{number}" for number in row["also_trials"])
+            click.echo(f"#{row['trial']} ran the same configuration as {others}; `sweep show` has the figures of each.")
     if answer["ranked"] > len(rows):
         click.echo(f"{answer['ranked'] - len(rows)} more; --limit shows them.")
     ties = [row["rank"] for row in answer["best"]]

@@ -120,6 +120,24 @@ class TestBest:
         assert answer["best"][4]["comparison"] == "not_comparable"
         assert answer["beats_baseline"] is False  # the four that seem faster do not count
 
+    def test_a_configuration_measured_again_stands_once(self, store: Store, study: StudyRow) -> None:
+        """The newest speaks where none is confirmed (what was measured again had looked good), else the confirmed."""
+        complete(store, study, [arm(4), arm(5), arm(4), arm(5), arm(5)])
+        lines = [gain(0, 0.12), gain(1, 0.11), gain(2, 0.05), gain(3, 0.07, stage=Stage.CONFIRM), gain(4, 0.2)]
+        store.replace_analysis(study.id, lines, {"ranking": ranking((4, 1), (0, 2), (1, 3), (3, 4), (2, 5))})
+        answer = queries.best(store, study.id)
+        assert [(row["trial"], row["rank"], row["also_trials"]) for row in answer["best"]] == [
+            (3, 1, [1, 4]),
+            (2, 2, [0]),
+        ]
+        assert answer["ranked"] == 2
+
+    def test_a_repeat_that_cannot_be_compared_does_not_speak(self, store: Store, study: StudyRow) -> None:
+        complete(store, study, [arm(4), arm(4)], {1: {Flag.NOT_COMPARABLE.value: "brackets disagree"}})
+        store.replace_analysis(study.id, [gain(0, 0.12), gain(1, 0.5)], {"ranking": ranking((1, 1), (0, 2))})
+        [row] = queries.best(store, study.id)["best"]
+        assert (row["trial"], row["also_trials"]) == (0, [1])
+
     def test_other_objectives(self, store: Store, study: StudyRow) -> None:
         complete(store, study, [arm(4), arm(5)])
         lines = [gain(0, 0.1), gain(1, 0.05), gain(0, 0.01, metric="tpot_p50", concurrency=8, value=9.0)]
