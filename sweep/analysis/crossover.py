@@ -38,9 +38,10 @@ def crossover(trial: int, rows: Sequence[ArmGain], alpha: float) -> Crossover | 
     estimate = _fall(levels, middle)
     if estimate is None:
         if middle[-1] >= 0:
-            why = f"still gains at {levels[-1]}, the highest concurrency measured"
+            why, sure = f"still gains at {levels[-1]}, the highest concurrency measured", middle[-1] > reach[-1]
         else:
-            why = f"loses from {levels[0]} on, the lowest concurrency measured"
+            why, sure = f"loses from {levels[0]} on, the lowest concurrency measured", middle[0] < -reach[0]
+        why += "" if sure else ", by its estimate alone: the interval there includes 0"
         return Crossover(trial, None, low, high, why)
     return Crossover(trial, estimate, low, high, f"gains below {estimate:.0f} concurrent requests, loses above")
 

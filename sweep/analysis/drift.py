@@ -140,11 +140,12 @@ def brackets_disagree(chunk: Chunk, level: Array, tolerance: float, known_sd: fl
         if jumps[number] <= allowed:
             continue
         change = float(np.expm1(values[after] - values[before]))
+        limit = float(np.expm1(np.copysign(allowed, change)))  # of the same sign: logs are not symmetric in per cent
         for inside in range(before + 1, after):
             if not chunk.baseline[inside]:
                 out[int(chunk.members[inside])] = (
                     f"the baselines before and after it on {chunk.host} differ by {change:+.1%}, "
-                    f"more than the {np.expm1(allowed):.1%} that noise and tolerance allow"
+                    f"more than the {limit:+.1%} that noise and tolerance allow"
                 )
     return out
 

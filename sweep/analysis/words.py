@@ -70,7 +70,7 @@ def envelope(steps: Sequence[EnvelopeStep], name: Name) -> str | None:
     if not steps:
         return None
     if all(step.trial is None for step in steps):
-        return "No speculation pays at any measured load."
+        return "No speculation is shown to pay at any measured load."
     parts = []
     for step in steps:
         label = "none" if step.trial is None else name(step.trial)

@@ -39,6 +39,9 @@ def test_crossover_outside_the_measured_levels_is_said_not_guessed() -> None:
     assert down is not None
     assert (down.estimate, down.why) == (None, "loses from 1 on, the lowest concurrency measured")
     assert crossover(0, [row(1, 0.5)], 0.05) is None
+    unsure = crossover(0, [row(1, 0.5), row(16, 0.01, 0.05)], 0.05)
+    assert unsure is not None
+    assert unsure.why.endswith("by its estimate alone: the interval there includes 0")
     open_ended = crossover(0, [row(1, 0.01, 0.05), row(16, -0.01, 0.05)], 0.05)
     assert open_ended is not None
     assert open_ended.estimate == pytest.approx(4.0, rel=0.05)
