@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_DB := .demo/sweep.db
 
-.PHONY: demo test faults cluster walkthrough docs lint check clean
+.PHONY: demo test long faults cluster walkthrough docs lint check clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -19,8 +19,13 @@ demo: $(VENV)/.installed
 	$(BIN)/sweep best --db sqlite:///$(DEMO_DB)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not faults and not cluster and not walkthrough and not clock"
-	$(BIN)/python -m pytest -q -m clock
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not faults and not cluster and not long and not walkthrough and not clock"
+	$(BIN)/python -m pytest -q -m "clock and not long"
+
+# Minutes together, and not part of `make test`: whole studies, and what every page of the documentation shows.
+long: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "long and not clock"
+	$(BIN)/python -m pytest -q -m "long and clock"
 
 # Minutes each, and not part of `make test`: harm done to hosts and controllers; Ray clusters of several nodes.
 faults: $(VENV)/.installed

@@ -24,8 +24,9 @@ from typing import Any
 
 import yaml
 
-from launchers.simulated import truth
+from launchers.simulated import server, truth
 from search_spaces.space import SearchSpace
+from sweep.bench.workload import BUILTIN, load_prompts
 from sweep.config import load_text
 from sweep.model import ArmConfig
 
@@ -104,10 +105,19 @@ def true_throughput(config: ArmConfig) -> float:
     """Noise-free output tokens/s at concurrency 1 on this workload's lengths and prompt categories."""
     paths = {Path(path).name: path for path in DRAFTERS}
     named = replace(config, draft_model=paths.get(config.draft_model or ""))
-    return truth.throughput(_PROFILE, named, 1, output_tokens=MAX_TOKENS)
+    return truth.throughput(_PROFILE, named, 1, prompt_tokens=_PROMPT_TOKENS, output_tokens=MAX_TOKENS)
+
+
+def prompt_tokens() -> int:
+    """Of the workload's prompts, templated, as the simulated server counts them: their mean."""
+    prompts = load_prompts(BUILTIN, CATEGORIES).prompts
+    return round(
+        statistics.fmean(len(server.encode(server.chat_prompt([dict(m) for m in p.messages]))) for p in prompts)
+    )
 
 
 _PROFILE = profile()
+_PROMPT_TOKENS = prompt_tokens()
 
 
 def run(seed: int, folder: Path, **changes: Any) -> Outcome:

@@ -62,8 +62,13 @@ def this_holder() -> Holder:
 
 
 def holder_alive(holder: Holder) -> bool:
-    """Does it live? To be asked only on the holder's own machine (``machine_id``); False after a reboot."""
+    """Does it live? To be asked only on the holder's own machine (:func:`on_this_machine`); False after a reboot."""
     return holder.boot_id == _boot_id() and start_time(holder.pid) == holder.start_time
+
+
+def on_this_machine(holder: Holder) -> bool:
+    """Copies of a machine and containers of one image can share an id, so that the name has to be ours too."""
+    return holder.machine_id == _machine_id() and holder.hostname == socket.gethostname()
 
 
 def known_dead(holder: Holder) -> bool:
@@ -71,7 +76,7 @@ def known_dead(holder: Holder) -> bool:
 
     Only a holder on this very machine can be seen; for one elsewhere the lease has to run out.
     """
-    return holder.machine_id == _machine_id() and not holder_alive(holder)
+    return on_this_machine(holder) and not holder_alive(holder)
 
 
 def start_time(pid: int) -> int | None:

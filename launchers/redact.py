@@ -18,20 +18,28 @@ MASK = "***"
 SHORTEST = 4  # characters; see the module's docstring
 
 # The last words of a name decide, so that max_total_tokens, tokenizer_path and token_capacity stay readable.
-_NAMES = r"(?:api[_-]?keys?|access[_-]?key|private[_-]?key|secret[_-]?key|token|secret|password|passwd|credentials?)"
+_KEYS = r"(?:api[_-]?keys?|access[_-]?key|private[_-]?key|secret[_-]?key|password|passwd)"
+_NAMES = rf"(?:{_KEYS}|token|secret|credentials?)"
 _NAME = re.compile(rf"(?:^|[_\-.]){_NAMES}$|^(?:proxy-)?authorization$|(?:^|[_-])secret(?:[_-]|$)", re.IGNORECASE)
-_WORD = rf"(?:[\w\-.]*[_\-.])?{_NAMES}"
+# What may stand before: bounded, since a line of dots or dashes is a beginning of a name at each of its places.
+_BEFORE = r"(?:[\w\-.]{0,100}[_\-.])?"
+_WORD = rf"{_BEFORE}{_NAMES}"
+_ANY_NAME = re.compile(_NAMES, re.IGNORECASE)
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_PATTERNS = (
+_BY_NAME = (
     # name='value', 'name': 'value', "name": "value", NAME=value; None, True and numbers say nothing secret
     re.compile(rf"(?P<keep>(?<![\w\-]){_WORD}['\"]?\s*[=:]\s*)(?P<secret>{_QUOTED})", re.IGNORECASE),
     re.compile(rf"(?P<keep>(?<![\w\-]){_WORD}=)(?P<secret>(?!None\b|null\b)[^\s'\",)}}&]+)", re.IGNORECASE),
+    # a header, a line of YAML; not `token:`, which counts tokens in every line of a server's log
+    re.compile(rf"(?P<keep>(?<![\w\-]){_BEFORE}{_KEYS}\s*:\s+)(?P<secret>(?!None\b|null\b)[^\s'\",]+)", re.IGNORECASE),
     re.compile(rf"(?P<keep>--{_WORD}(?:\s+|=))(?P<secret>{_QUOTED}|[^\s'\",\]]+)", re.IGNORECASE),
     # list reprs of argv: '--api-key', 'value'
     re.compile(rf"(?P<keep>['\"]--{_WORD}['\"],\s*)(?P<secret>{_QUOTED})", re.IGNORECASE),
+)
+_BY_SHAPE = (
     re.compile(r"(?P<keep>\b(?:Bearer|Basic)\s+)(?P<secret>[A-Za-z0-9._~+/=\-]{8,})"),
     re.compile(r"(?P<keep>)(?P<secret>\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_\-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}))"),
-    re.compile(r"(?P<keep>\w+://[^\s/:@]*:)(?P<secret>[^\s/@]+)(?=@)"),
+    re.compile(r"(?P<keep>\w{1,20}://[^\s/:@]*:)(?P<secret>[^\s/@]+)(?=@)"),
 )
 
 
@@ -51,7 +59,7 @@ class Redactor:
         """A log line or any other text, secrets masked."""
         if self._known is not None:
             text = self._known.sub(MASK, text)
-        for pattern in _PATTERNS:
+        for pattern in (*(_BY_NAME if _ANY_NAME.search(text) else ()), *_BY_SHAPE):
             text = pattern.sub(_mask, text)
         return text
 

@@ -20,7 +20,7 @@ from launchers.containers import ContainerSettings
 from launchers.gpu_watch import MEMORY_SLACK_MIB, GpuWatch
 from launchers.gpus import Telemetry
 from launchers.host_values import Found, ModelFiles, RunningServer, ServerState
-from launchers.locks import Owner, known_dead
+from launchers.locks import Holder, Owner, known_dead
 from launchers.path_watch import PathWatch
 from launchers.remote import Remote
 from sweep.errors import BusyError, HostError
@@ -41,7 +41,7 @@ class HostServers:
     folder named after the host; ``~/.specsweep`` where None. ``python`` runs the supervisor and stands for
     ``@PYTHON@``; ``activate`` is a shell command (bash) run before python and before every server. With ``container``
     servers run in containers, and the engine is the image's. ``slot``: the GPUs of a part of the host that is owned
-    for itself, beside other such parts.
+    for itself, beside other such parts. ``replaces`` is a controller known to be dead, of whatever machine.
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class HostServers:
         activate: str | None = None,
         container: ContainerSettings | None = None,
         slot: tuple[int, ...] | None = None,
+        replaces: Holder | None = None,
     ) -> None:
         self._transport = transport
         self._container = container
         self._tools = tools
         self._owner = owner
+        self._replaces = replaces
         self._lease_s = lease_s
         self._remote = Remote(transport, python or "python3", base_dir or "~/.specsweep", activate, slot)
         self._epoch: int | None = None
@@ -118,10 +120,17 @@ class HostServers:
             if reply["kind"] != "busy":
                 raise HostError(f"{self._transport.name}: {reply['message']}")
             holder = Owner.from_dict(reply["holder"])
-            ourselves = reply["same_place"] and holder.controller == self._owner.controller  # an owner that was lost
-            if not ourselves and not known_dead(holder.controller):
+            ourselves = holder.controller == self._owner.controller
+            # Of owners at one place the one made later replaces one that was lost; two hosts of a YAML are as old.
+            lost = ourselves and reply["same_place"] and holder.epoch < self._owner.epoch
+            if not lost and holder.controller != self._replaces and not known_dead(holder.controller):
                 break
             request["takeover"].append(reply["token"])
+        if ourselves:
+            raise BusyError(
+                f"{self._transport.name}: another host of this study is the same machine and holds it. Name each "
+                "machine once; with `slots: N` it measures N servers beside each other"
+            )
         raise BusyError(
             f"{self._transport.name}: the host is held by {holder}. `sweep stop {holder.study}` ends that study; a "
             f"lease that is not renewed runs out in {reply['lease_left_s']:.0f} s"
@@ -270,6 +279,11 @@ class HostServers:
         HostError when something does not die.
         """
         reply = self._owned("end", timeout_s=grace_s + 60, grace_s=grace_s)
+        if reply["containers_left"]:
+            raise HostError(
+                f"{self._transport.name}: containers of ours may still run: {', '.join(reply['containers_left'])}. "
+                "Does `docker ps` work there? If they are gone for good, delete their folders below ~/.specsweep"
+            )
         if reply["left"]:
             raise HostError(f"{self._transport.name}: processes {reply['left']} of ours survive SIGKILL")
         return tuple(Found.from_reply(entry) for entry in reply["ended"])

@@ -66,6 +66,7 @@ MARKER = "SPECSWEEP_MARKER"
 BASE_VARIABLE = "SPECSWEEP_BASE"
 SLOT = re.compile(r"\d+(-\d+)*$")  # the name of a slot's folder: its GPUs
 LABEL = "specsweep.marker"  # of a container; its value is the marker
+NO_ANSWER = "(docker gives no answer)"  # instead of a container's id
 HOLD_S = 1.0  # output that may be the beginning of a secret waits so long for the rest
 MIN_SECRET = 6  # shorter values are not masked in the log: they would mask half of it
 
@@ -394,20 +395,23 @@ def end_processes(state: State, grace: Callable[[], float], reap: Callable[[], N
 
 
 def containers(state: State) -> list[str]:
-    """Ids of the launch's containers, running or not; none where it was started without docker."""
+    """Ids of the launch's containers, running or not; none where it was started without docker, and NO_ANSWER alone
+    where docker does not say."""
     if not state.get("docker"):
         return []
     label = "label=%s=%s" % (LABEL, state["marker"])
     status, out, err = query([state["docker"], "ps", "--all", "--quiet", "--filter", label])
     if status != 0:
         sys.stderr.write("docker ps: status %d: %s\n" % (status, err.strip()[-500:]))
-    return out.split() if status == 0 else []
+    return out.split() if status == 0 else [NO_ANSWER]
 
 
 def container_pids(state: State) -> list[int]:
     """Pids, as the host numbers them, of the processes in the launch's containers."""
     pids: list[int] = []
     for container in containers(state):
+        if container == NO_ANSWER:
+            continue
         _, out, _ = query([state["docker"], "top", container, "-eo", "pid"])
         pids += [int(word) for word in out.split() if word.isdigit()]
     return pids
@@ -416,8 +420,8 @@ def container_pids(state: State) -> list[int]:
 def end_containers(state: State, grace_s: float) -> list[str]:
     """Stop and remove the launch's containers; returns the ids of those that are still there."""
     ids = containers(state)
-    if not ids:
-        return []
+    if not ids or ids == [NO_ANSWER]:
+        return ids
     query([state["docker"], "stop", "--time", str(int(grace_s)), *ids], grace_s + KILL_DEADLINE_S)
     query([state["docker"], "rm", "--force", *ids], KILL_DEADLINE_S)
     return containers(state)
@@ -557,11 +561,10 @@ def exec_server(argv: list[str], env: dict[str, str], output: int, cgroup: Optio
 class Supervisor:
     """Lives as long as its server. All files are written by the main thread except the log."""
 
-    def __init__(self, base: str, folder: str, state: State, secrets: list[str], files: list[str]) -> None:
+    def __init__(self, base: str, folder: str, state: State, secrets: list[str]) -> None:
         self.base = base
         self.folder = folder
         self.state = state
-        self.files = files
         self.log = Log(folder, secrets)
         self.waits: dict[int, int] = {}  # pid -> wait status of reaped children
         self.asked = False  # SIGTERM: end the server
@@ -685,10 +688,9 @@ class Supervisor:
         self.state["containers_left"] = end_containers(self.state, 0.0)  # docker run has handed on TERM, and waited
         self.note_exit(server)
         self.reader.join(2.0)
-        self.state.update(finished=True, processes=[], left=left, ended=self.state.get("ended") or time.time())
-        for name in [*self.files, "reserve"]:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self.folder, name))
+        self.state.update(processes=[], left=left, ended=self.state.get("ended") or time.time())
+        self.state["finished"] = not self.state["containers_left"]  # else whoever asks next tries again
+        remove_files(self.folder, self.state)
         if self.state["cgroup"]:
             with contextlib.suppress(OSError):
                 os.rmdir(self.state["cgroup"])
@@ -712,6 +714,13 @@ def read_state(folder: str) -> Optional[State]:
         nobody = {"pid": 0, "start": 0}
         state.update(supervisor=nobody, server=nobody, processes=[], cgroup=None)
     return state
+
+
+def remove_files(folder: str, state: State) -> None:
+    """What a launch asked for (its API key) and the room kept for its record, once its server has ended."""
+    for name in [*state.get("files", ()), "reserve"]:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
 
 
 def runs(base: str) -> list[tuple[str, State]]:
@@ -786,6 +795,7 @@ def cmd_start(base: str, request: State) -> State:
             "marker": marker,
             "port": port,
             "docker": request.get("docker"),
+            "files": sorted(request["files"]),
             "argv": argv,
             "boot_id": boot_id(),
             "lease_s": lease["lease_s"],
@@ -809,7 +819,7 @@ def cmd_start(base: str, request: State) -> State:
         if child == 0:
             os.close(lock)  # the lock goes with the last descriptor: the supervisor must not hold it
             os.close(read_end)
-            supervise(base, folder, state, secrets, sorted(request["files"]), argv, env, write_end)
+            supervise(base, folder, state, secrets, argv, env, write_end)
         os.close(write_end)
         os.waitpid(child, 0)
         with os.fdopen(read_end, "rb") as pipe:
@@ -827,7 +837,6 @@ def supervise(
     folder: str,
     state: State,
     secrets: list[str],
-    files: list[str],
     argv: list[str],
     env: dict[str, str],
     report: int,
@@ -848,7 +857,7 @@ def supervise(
         me = read_proc(os.getpid())
         assert me is not None  # we are alive
         state["supervisor"] = {"pid": me["pid"], "start": me["start"]}
-        supervisor = Supervisor(base, folder, state, secrets, files)
+        supervisor = Supervisor(base, folder, state, secrets)
         supervisor.spawn(argv, env)
         os.close(report)
         supervisor.run()
@@ -880,7 +889,9 @@ def end_runs(pairs: list[tuple[str, State]], grace_s: float) -> list[State]:
                 send(state["supervisor"], signal.SIGKILL)
             left = end_processes(state, lambda: grace_s)
             state["containers_left"] = end_containers(state, grace_s)
-            state.update(finished=True, processes=[], left=left, ended=time.time(), reason="supervisor_lost")
+            remove_files(folder, state)
+            state.update(processes=[], left=left, ended=time.time(), reason=state["reason"] or "supervisor_lost")
+            state["finished"] = not state["containers_left"]  # else the next controller tries again
             with contextlib.suppress(OSError):
                 write_json(path, state)
         reports.append(state)
@@ -960,12 +971,13 @@ def cmd_end(base: str, request: State) -> State:
     for folder, state in [run for place in places for run in runs(place)]:
         if folder not in here and not state["finished"]:  # the host was rebooted, or all of it was killed
             recorded.append((folder, state))
-    end_runs(recorded, request["grace_s"])
+    reports = end_runs(recorded, request["grace_s"])
+    boxes = ["%s of %s" % (box, state["marker"]) for state in reports for box in state.get("containers_left") or ()]
     left: list[int] = []
     for _, state, _ in entries:
         left.extend(end_processes(state, lambda: 0.0))
     tidy(base)
-    return {"ended": ended, "left": left}
+    return {"ended": ended, "left": left, "containers_left": boxes}
 
 
 def tidy(base: str) -> None:

@@ -186,7 +186,11 @@ def _best_row(
         "gain": _interval(gain),
         "gain_over_engine_default": _interval(default),
         "search_gain": gain.search_gain.as_dict() if gain is not None and gain.search_gain is not None else None,
-        "by_category": {str(category): _interval(g) for category, g in sorted(categories.items()) if g.gain},
+        "by_category": {
+            str(category): g.gain.as_dict() | {"comparison": g.comparison.value}
+            for category, g in sorted(categories.items())
+            if g.gain
+        },
         "break_even_accept_length": gain.break_even if gain is not None else None,
         "verdict": Verdict.COMPLETE.value,
         "comparison": (gain.comparison if gain is not None else Comparison.NOT_COMPARABLE).value,

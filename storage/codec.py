@@ -1,4 +1,7 @@
-"""Between model values and what a column holds. JSON columns hold plain dicts and lists only."""
+"""Between model values and what a column holds. JSON columns hold plain dicts and lists only.
+
+A little over 300 lines on purpose: what is written and how it is read again stand side by side.
+"""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ arms = Table(
     _owner("studies", index=False),
     Column("key", Text, nullable=False, doc="hash of the configuration as asked"),
     Column("role", Text, nullable=False, doc="candidate, baseline or engine_default"),
-    Column("config", Json, nullable=False, doc="algorithm, draft_model, the knobs, args"),
+    Column("config", Json, nullable=False, doc="algorithm, draft_model, steps, topk, draft tokens, graphs, args"),
     UniqueConstraint("study_id", "key", "role"),
     info={"doc": "A server configuration in a role."},
 )

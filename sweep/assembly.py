@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launchers.locks import this_holder
+from launchers.locks import Holder, known_dead, this_holder
 from launchers.servers import Owner
 from storage.records import StudyRow
 from storage.store import Store
@@ -32,6 +32,7 @@ def next_epoch(before: int = 0) -> int:
 def host_states(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptSet) -> dict[str, HostState]:
     """Every host of the YAML: how it is reached and owned, and the references it owes."""
     mine = this_holder()
+    before_us = None if study.controller is None else Holder.from_dict(study.controller)
     epoch = next_epoch()
     known = [spec.known_arm(entry) for entry in spec.known_good]
     measured = store.measured_launches(study.id, requests=False)
@@ -54,6 +55,7 @@ def host_states(store: Store, study: StudyRow, spec: StudySpec, prompts: PromptS
             machine=host.machine,
             slot=host.slot,
             container=host.container_settings,
+            replaces=before_us if before_us is not None and known_dead(before_us) else None,
             gpus=gpus,
             engine=spec.engine,
             engine_args=_engine_args(spec, host, prompts),

@@ -24,7 +24,7 @@ from sweep.bench.parts import processes_for
 from sweep.bench.probe import probe, warm_up
 from sweep.books import Books
 from sweep.config import StudySpec
-from sweep.errors import HostError
+from sweep.errors import HostError, UsageError
 from sweep.launching import Launcher, LaunchPlan
 from sweep.model import (
     ArmConfig,
@@ -59,9 +59,8 @@ class Attached:
 
     @classmethod
     def ask(cls, engine: Engine, url: str, api_key: str | None) -> Attached:
-        """HostError where nothing answers there, or not as the engine does."""
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise HostError(f"{url}: write http://HOST:PORT")
+        """HostError where nothing answers there, or not as the engine does; UsageError for what is no such URL."""
+        _check(url)
         http = ServerHttp(url.rstrip("/"), api_key)
         try:
             effective, info = engine.effective(http, ArmConfig(), {})
@@ -139,6 +138,22 @@ class AttachedOwner:
     def _target(self, launch_id: str) -> Target:
         server = self._of_launch[launch_id]
         return Target(server.url, server.api_key)
+
+
+def _check(url: str) -> None:
+    """The URL is stored with the study and stands in its report, so nothing secret may be part of it."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets or a port that cannot be read
+        usable = False
+    if not usable:
+        raise UsageError("--url and --baseline-url take http://HOST:PORT, such as http://127.0.0.1:30000")
+    if parts.username is not None or parts.query:
+        raise UsageError(
+            "the URL of a server is stored with the study: leave login and query out; its key is taken from "
+            "SWEEP_API_KEY"
+        )
 
 
 def measure(

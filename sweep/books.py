@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from storage.records import TrialRow, TrialState
+from storage.search_state import ENDED
 from storage.store import Store
 from sweep import screening
 from sweep.analysis import (
@@ -216,8 +217,12 @@ class Books:
         searched = sorted((m for m in self._measured if m.stage is not Stage.CONFIRM), key=lambda m: m.sequence)
         if any(role is not Role.BASELINE for role in {m.host: m.role for m in searched}.values()):
             return True
-        room = budget is None or len(self._trials) < budget
-        return room and self.proposing.propose(self.history()) is not None
+        if budget is not None and len(self._trials) >= budget:
+            return False
+        ended, history = self.store.events(self.study_id, kind=ENDED), self.history()
+        if ended and self.proposing.was_decided(ended[-1].detail, history):
+            return False
+        return self.proposing.propose(history) is not None
 
     def outlook(self) -> dict[str, Any] | None:
         """How much is left to find; see :meth:`sweep.proposing.Proposing.outlook`."""
@@ -242,9 +247,9 @@ class Books:
                 f"Log: {diagnosis.log_path or 'none'}. Nothing can be compared without it."
             )
 
-    def hopeless(self, host: str, blocks: Sequence[BlockResult]) -> str | None:
+    def hopeless(self, host: str, arm: ArmConfig, blocks: Sequence[BlockResult]) -> str | None:
         """Why a candidate with these finished blocks on this host cannot matter any more, None where it may; see
-        :mod:`sweep.screening`."""
+        :mod:`sweep.screening`. An arm that answers as the target does is not raced against one that may not."""
         last = max((m for m in self._measured if m.host == host and m.role is Role.BASELINE), key=_order, default=None)
         if last is None or self.analysis is None:
             return None
@@ -255,7 +260,11 @@ class Books:
             self._figures_of(last),
             self.analysis,
             self._objectives,
-            [t.number for t in self._trials.values() if t.verdict is Verdict.COMPLETE and self._may_win(t)],
+            [
+                t.number
+                for t in self._trials.values()
+                if t.verdict is Verdict.COMPLETE and self._may_win(t) and (arm.lossy or not t.config.lossy)
+            ],
             hours=(blocks[-1].started_at - last.blocks[-1].started_at) / 3600.0,
             margin=self._settings.tie_band,
         )
@@ -338,11 +347,13 @@ class Books:
         lists = [analysis.to_confirm(objective, len(self._trials)) for objective in self._objectives]
         likely = [n for arm in self.proposing.recommend(self.history()) if (n := self._number_of(arm)) is not None]
         order = dict.fromkeys([*likely, *(n for row in zip_longest(*lists) for n in row if n is not None)])
+        able = [n for n in order if self._may_win(self._trials[n])]
+        # What may change the answers is confirmed only where there is nothing else, as it is ranked apart.
+        able = [n for n in able if not self._trials[n].config.lossy] or able
         # One trial of each configuration: the search may have measured one again.
         first: dict[ArmConfig, int] = {}
-        for n in order:
-            if self._may_win(self._trials[n]):
-                first.setdefault(self._ran(n), n)
+        for n in able:
+            first.setdefault(self._ran(n), n)
         chosen = list(first.values())[:top]
         self.store.add_event(self.study_id, None, CHOSEN, {"trials": chosen, **asked})
         return chosen

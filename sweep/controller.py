@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launchers.locks import Holder, holder_alive, this_holder
+from launchers.locks import Holder, holder_alive, on_this_machine
 from storage.records import StudyRow
 
 HOLDER_SILENT_S = 60.0  # a controller on another machine that has not been heard of for this long is gone
@@ -15,6 +15,6 @@ def controlled(study: StudyRow) -> bool:
     if study.controller is None:
         return False
     holder = Holder.from_dict(study.controller)
-    if holder.machine_id == this_holder().machine_id:
+    if on_this_machine(holder):
         return holder_alive(holder)
     return time.time() - (study.heartbeat_at or study.created_at) < HOLDER_SILENT_S

@@ -144,7 +144,7 @@ class HostWork:
     def _plan(self, host: HostState, job: Job) -> LaunchPlan:
         plan = self.plans[job.stage]
         if self.screening and job.role is Role.CANDIDATE and job.stage is Stage.SEARCH:
-            plan = replace(plan, screen=partial(self.books.hopeless, host.name))
+            plan = replace(plan, screen=partial(self.books.hopeless, host.name, job.arm))
         if job.role is Role.BASELINE and self.outputs is not None:
             plan = replace(plan, questions=partial(self.outputs.questions, host.name))
         return plan
@@ -167,9 +167,10 @@ class HostWork:
                 self.event("outputs_open", host=host.name, **waiting)
         elif job.role is Role.BASELINE:
             for found in self.outputs.answered(host.name, blocks, outcome.answers):
-                self.event("outputs", host=host.name, **found.detail)
                 if found.differs:
                     self.books.flag(found.trial, Flag.OUTPUT_DIFFERS, found.evidence)
+                # After the flag: a question whose event is missing is asked again, a flag would stay missing.
+                self.event("outputs", host=host.name, **found.detail)
 
 
 def _marked(host: HostState, outcome: LaunchOutcome) -> LaunchOutcome:

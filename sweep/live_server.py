@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sweep.bench.prepare import Prepared as PreparedPrompts
 
 LOG_TAIL = 60  # lines kept with a launch
+LONGEST_LINE = 1 << 16  # characters kept of each; a server_args= line has about 20,000
 
 
 @dataclass(slots=True)
@@ -34,10 +35,12 @@ class LiveServer:
     warm: dict[int, BlockResult] = field(default_factory=dict)  # the last warm-up by concurrency
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines of the log, secrets masked."""
+        """The last lines of the log, secrets masked, each LONGEST_LINE characters at most."""
         secrets = [self.running.api_key or "", *self.request.secret_env.values()]
         redactor = Redactor(secret for secret in secrets if secret)
-        return tuple(redactor.text(line) for line in list(self.log.lines)[-LOG_TAIL:])
+        # Cut behind the end of what is kept first: a secret that is cut there is not seen.
+        lines = [line[: LONGEST_LINE + 4096] for line in list(self.log.lines)[-LOG_TAIL:]]
+        return tuple(redactor.text(line)[:LONGEST_LINE] for line in lines)
 
     def require_http(self) -> ServerHttp:
         assert self.http is not None, "asked before the server was ready"

@@ -290,14 +290,6 @@ class Diagnosis:
     log_tail: tuple[str, ...] = ()
 
 
-class LaunchFailed(Exception):
-    """A server did not become ready, or died. Never crosses Ray: the host owner turns it into its diagnosis."""
-
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(f"{diagnosis.verdict}: {diagnosis.evidence}")
-        self.diagnosis = diagnosis
-
-
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """What to start, without saying where. Engines make it, launchers run it.

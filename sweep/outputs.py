@@ -181,14 +181,19 @@ class OutputCheck:
         return list(dict.fromkeys(question for comparison in mine for question in comparison.open))
 
     def answered(self, host: str, blocks: Sequence[BlockResult], answers: Sequence[TokenAnswer]) -> list[OutputFinding]:
-        """Settle what the baseline launch of these blocks was asked, and remember its texts."""
+        """Settle what the baseline launch of these blocks was asked, and remember its texts. What was not asked to its
+        end (a stop) stays open."""
         key, found = texts(blocks)
         if not found:
             return []
         self._baseline[host, key] = found
         said = {answer.question: answer.logprobs for answer in answers}
-        mine = [c for c in self._open.get(host, ()) if c.prompts_hash == key]
-        self._open[host] = [c for c in self._open.get(host, ()) if c.prompts_hash != key]
+        mine: list[Comparison] = []
+        left: list[Comparison] = []
+        for comparison in self._open.get(host, ()):
+            asked = comparison.prompts_hash == key and all(question in said for question in comparison.open)
+            (mine if asked else left).append(comparison)
+        self._open[host] = left
         for comparison in mine:
             comparison.settle(said)
             if comparison.trial is None:

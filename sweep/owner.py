@@ -69,6 +69,7 @@ class HostOwner:
             activate=settings.activate,
             container=settings.container,
             slot=settings.slot,
+            replaces=settings.replaces,
         )
         self._facts: HostFacts | None = None
         self._path_capacity: float | None = None
@@ -305,15 +306,18 @@ class HostOwner:
     ) -> tuple[TokenAnswer, ...]:
         """What the server holds likely after each question's prompt and prefix, its prefix cache flushed before each.
 
-        Questions that could not be asked (prompts without token ids, no answer) come back without log-probabilities.
+        Questions that could not be asked (prompts without token ids, no answer) come back without log-probabilities;
+        those that a cancelled run had no time for do not come back: they wait for the next baseline.
         """
         server = self._running[launch_id]
         out: list[TokenAnswer] = []
         for question in questions:
+            if self._cancel.is_set():
+                break
             found: dict[int, float] = {}
             try:
                 ids = server.prepared_for(spec).sources.get(question.prompt_id)
-                if isinstance(ids, tuple) and not self._cancel.is_set():
+                if isinstance(ids, tuple):
                     self._engine.reset(server.require_http())
                     found = self._engine.next_tokens(server.require_http(), (*ids, *question.prefix), TOP_TOKENS)
             except (HostError, RuntimeError, OSError):

@@ -78,7 +78,8 @@ class Proposing:
         return {"regret": found.expected, "launches": found.launches, "tolerance": self.proposer.tolerance}
 
     def why_ended(self, history: Sequence[Told], budget: int | None) -> dict[str, Any] | None:
-        """{reason, why} where the search has nothing more to propose; None where it has."""
+        """{reason, why} where the search has nothing more to propose; None where it has. Where the stop rule is met, of
+        what it is true as well; see :meth:`was_decided`."""
         if not self.proposer.known(history).open([*self.proposer.known_good, *self.proposer.space.candidates]):
             return {"reason": "space", "why": "every configuration that can run was tried"}
         self._teach()
@@ -89,10 +90,28 @@ class Proposing:
                 f"decided: what is left is expected to gain {100 * regret:.1f} % at most over the best measured one "
                 f"(tolerance {100 * tolerance:.1f} %)"
             )
-            return {"reason": "decided", "why": why}
+            return {"reason": "decided", "why": why, **self._decided_of(history)}
         if budget is not None and len(history) >= budget:
             return {"reason": "budget", "why": f"the budget of {budget} trials is used up"}
         return None
+
+    def was_decided(self, ended: Mapping[str, Any], history: Sequence[Told]) -> bool:
+        """Whether the stop rule was met (``ended`` is what :meth:`why_ended` said) of this very search.
+
+        What the confirm stage measures changes what the model believes; a search that was over does not begin anew for
+        that when its study is resumed.
+        """
+        same = {"reason": "decided", **self._decided_of(history)}
+        return same.items() <= ended.items() and not self.proposer.known(history).open(self.proposer.known_good)
+
+    def _decided_of(self, history: Sequence[Told]) -> dict[str, Any]:
+        proposer = self.proposer
+        return {
+            "trials": len(history),
+            "candidates": self.whole,
+            "sampler": proposer.sampler,
+            "tolerance": proposer.tolerance,
+        }
 
     def _teach(self) -> None:
         """The prior is complete once the first baseline was measured, which is before the first proposal."""

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from launchers.locks import Holder, holder_alive, start_time, this_holder
+from launchers.locks import Holder, known_dead, start_time, this_holder
 
 VARIABLE = "SPECSWEEP_RAY_HOME"
 PREFIX = "sweep-ray-"
@@ -41,7 +41,6 @@ class RayHome:
 
 def end_stale(base: Path = BASE) -> list[Path]:
     """End the clusters of this account whose controller is dead and remove their folders; returns these."""
-    mine = this_holder()
     stale: list[Path] = []
     for path in sorted(base.glob(f"{PREFIX}*")):
         try:
@@ -50,7 +49,7 @@ def end_stale(base: Path = BASE) -> list[Path]:
             holder = Holder.from_dict(json.loads((path / "owner.json").read_text()))
         except (OSError, ValueError, LookupError):
             continue  # being made or removed at this moment, or not ours
-        if holder.machine_id == mine.machine_id and not holder_alive(holder):
+        if known_dead(holder):
             end_processes(path)
             shutil.rmtree(path, ignore_errors=True)
             stale.append(path)

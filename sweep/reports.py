@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launchers.containers import ContainerSettings
+from launchers.locks import Holder
 from launchers.servers import Owner
 from sweep.model import (
     ArmConfig,
@@ -26,7 +27,8 @@ class OwnerSettings:
     """Everything an owner needs, as values that pickle. ``transport`` is the settings object of ``kind``.
 
     ``slot``: the GPUs of a part of the machine that is owned beside other parts, None for the whole; ``machine``: the
-    name in the YAML of what ``host`` is a slot of, else the same name.
+    name in the YAML of what ``host`` is a slot of, else the same name. ``replaces``: a controller that ours has seen to
+    be dead, for owners on other machines, which cannot see it.
     """
 
     host: str
@@ -42,6 +44,7 @@ class OwnerSettings:
     machine: str = ""
     slot: tuple[int, ...] | None = None
     container: ContainerSettings | None = None
+    replaces: Holder | None = None
     lease_s: float = 60.0
     deadlines: Deadlines = field(default_factory=Deadlines)
 

@@ -173,14 +173,19 @@ class Runner:
         await self._prepare(host)
 
     async def _heartbeat(self) -> None:
+        asked: dict[str, asyncio.Task[Any]] = {}  # an owner that does not answer must not cost the others their leases
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             for name, host in self.hosts.items():
-                if host.aside is None:
-                    progress = await self.pool.call(name, "heartbeat")
-                    if isinstance(progress, dict):
-                        self._event("progress", host=name, **progress)
-                        self._note_phase(host, progress["phase"])
+                if host.aside is None and name not in asked:
+                    asked[name] = asyncio.ensure_future(self.pool.call(name, "heartbeat"))
+            if asked:
+                await asyncio.wait(asked.values(), timeout=HEARTBEAT_S)
+            for name in [name for name, task in asked.items() if task.done()]:
+                progress = asked.pop(name).result()
+                if isinstance(progress, dict):
+                    self._event("progress", host=name, **progress)
+                    self._note_phase(self.hosts[name], progress["phase"])
             if self._stopping is None and self.store.stop_requested(self.books.study_id):
                 await self.stop("asked by `sweep stop`")
             self.store.controller_heartbeat(self.books.study_id)

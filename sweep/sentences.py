@@ -6,6 +6,7 @@ Percent only here and in tables; JSON keeps fractions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 
@@ -33,7 +34,8 @@ def sentence(row: Mapping[str, Any]) -> str:
     """What may be said about one arm of `best`: faster, slower or a tie, by how much, how sure, and what would pay."""
     gain = row["gain"]
     if gain is None or row["comparison"] == "not_comparable":
-        return f"{row['label']} cannot be compared with no speculation: the baselines around it disagree."
+        why = f"`sweep show {row['trial']}` says why" if "not_comparable" in row["flags"] else "it has no gain here"
+        return f"{row['label']} cannot be compared with no speculation: {why}."
     low, high = sorted((abs(gain["low"]), abs(gain["high"])))
     if row["comparison"] == "tie":
         text = (
@@ -53,7 +55,7 @@ def sentence(row: Mapping[str, Any]) -> str:
         text += f"; the search had said {percent(row['search_gain']['estimate'])}"
     if "above_accept_length" in row["flags"] and (row["break_even_accept_length"] or 1.0) < 1.0:
         text += "; that is more than its accept length allows, so the baseline was measured too slow: do not believe it"
-    stage = "" if gain["stage"] == "confirm" else " Not confirmed yet: one search measurement."
+    stage = "" if gain["stage"] == "confirm" else " Not confirmed: measured by the search alone."
     return f"{text}.{stage}"
 
 
@@ -68,9 +70,18 @@ def forced(answer: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _may_not_win(row: Mapping[str, Any]) -> str | None:
+    """Why an arm that is faster does not count as beating the baseline; None where it does."""
+    if "not_comparable" in row["flags"]:
+        return "it is flagged not_comparable"
+    if "screened_out" in row["flags"]:
+        return "its launch was ended early, screened out"
+    return None if row["feasible"] else "it breaks a constraint"
+
+
 def headline(answer: Mapping[str, Any]) -> list[str]:
     """The first lines of `best`: what makes all of it hypothetical, whether anything beats the baseline, then the first
-    arm in words."""
+    arm in words; and where that one is a tie (it is the cheaper, or the confirmed one), the first that is faster."""
     rows, lines = answer["best"], forced(answer)
     if not rows and answer["where"] is not None:
         return [*lines, f"No complete trial of study {answer['study']!r} meets {answer['where']!r}."]
@@ -79,8 +90,16 @@ def headline(answer: Mapping[str, Any]) -> list[str]:
     among = "" if answer["where"] is None else " of these"
     lines += [] if answer["beats_baseline"] else [f"Nothing{among} beats no speculation by {answer['objective']}."]
     lines.append(sentence(rows[0]))
+    if rows[0]["comparison"] == "faster" and (why := _may_not_win(rows[0])) is not None:
+        lines.append(f"It may not win: {why}.")
+    if answer["beats_baseline"] and rows[0]["comparison"] != "faster":
+        faster = (row for row in rows if row["comparison"] == "faster" and _may_not_win(row) is None)
+        lines += [f"The first that is faster: {sentence(row)}" for row in islice(faster, 1)]
+    # By the corrected test, not by the interval alone: one of six kinds of prompt looks faster by chance too often.
     winners = [
-        f"{name} {percent(gain['estimate'])}" for name, gain in rows[0]["by_category"].items() if gain["low"] > 0
+        f"{name} {percent(gain['estimate'])}"
+        for name, gain in rows[0]["by_category"].items()
+        if gain["comparison"] == "faster"
     ]
     if winners and not answer["beats_baseline"]:
         lines.append(f"Prompts that gain all the same: {', '.join(winners)}.")

@@ -4,6 +4,7 @@
 
 The model is the search's own (``sweep.search.model``). How wrong it is, it is told by the study's own arms: each is
 predicted from all the others, and intervals are widened until the errors seen fit them.
+A little over 300 lines on purpose: what is predicted and how it is checked stand side by side.
 """
 
 from __future__ import annotations
@@ -122,8 +123,13 @@ class WhatIf:
         return found
 
     def ranking(self, concurrency: int, count: int) -> list[Answer]:
-        """The ``count`` configurations of the space with the highest expected throughput at a load."""
-        everything = list(dict.fromkeys([*self.space.candidates, *(row.ran for row in self.measured)]))
+        """The ``count`` configurations of the space with the highest expected throughput at a load, without those that
+        failed or that a failure excludes."""
+        ran = dict.fromkeys(row.ran for row in self.measured)
+        failed = {c for row in self.rows if row.verdict and row.verdict.infeasible for c in (row.config, row.ran)}
+        known = self.proposer.known(self.rows)
+        able = [c for c in self.space.candidates if c not in failed and known.excluded(c) is None]
+        everything = list(dict.fromkeys([*able, *ran]))
         model = self._model(everything, self.rows, (concurrency,))
         mean = model.throughput(concurrency).mean
         best = sorted(everything, key=lambda config: -mean[model.index[config]])[:count]
@@ -153,12 +159,14 @@ class WhatIf:
         else:
             lengths = Prediction(accept_length, accept_length, accept_length)
             predicted = self._interval(math.log(level * accept_length) - step.mean[i], step.var[i])
-        measured = next((r for r in self.measured if r.ran == config and level in r.observations), None)
+        # Of several trials the newest speaks: a first figure had to be high to be looked at twice.
+        of_it = [(n, r) for n, r in zip(self._trials, self.measured, strict=True) if r.ran == config]
+        trial, row = next((pair for pair in reversed(of_it) if level in pair[1].observations), (None, None))
         return Answer(
             config=config,
             concurrency=level,
-            trial=self.numbers.get(config),
-            measured=measured.observations[level].throughput if measured is not None else None,
+            trial=trial if trial is not None else self.numbers.get(config),
+            measured=row.observations[level].throughput if row is not None else None,
             predicted=predicted,
             accept_length=lengths,
             break_even=None if base is None else self._interval(math.log(base / level) + step.mean[i], step.var[i]),

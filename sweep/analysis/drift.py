@@ -26,6 +26,11 @@ WALKS = np.array([0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0])  # variance of the walk 
 WALK_PRIOR = np.array([0.60, 0.20, 0.10, 0.05, 0.03, 0.015, 0.005])
 SLOPE_SD = 1.0  # prior standard deviation of the linear drift per slot, in units of sqrt(V)
 CONSTANT = 1e4  # variance of the level, in units of V: as good as unknown
+# What is believed of a baseline launch's noise (standard deviation of the log) before differences between baselines
+# are known, where they are judged: the busier end of what single servers show (1.5 to 4 %), because a refusal costs
+# launches and a noise taken for too large only leaves the interval to say it. It weighs as much as so many differences.
+BELIEVED_SD = 0.03
+BELIEVED_WORTH = 2.0
 CHUNK = 32  # baselines taken together; beyond, a night is cut into overlapping stretches
 
 
@@ -118,25 +123,29 @@ def chunks(figures: Sequence[LaunchFigures]) -> list[Chunk]:
     return out
 
 
-def brackets_disagree(chunk: Chunk, level: Array, tolerance: float, known_sd: float) -> dict[int, str]:
+def brackets_disagree(chunk: Chunk, level: Array, tolerance: float, within: float) -> dict[int, str]:
     """Launch index -> why, for launches whose bracketing baselines differ by more than noise and ``tolerance``.
 
-    ``level``: log figures of all launches of the study. Noise is the median of the *other* differences between
-    successive baselines (a single step must not hide itself), of which three standard deviations are allowed; with two
-    baselines there are no others, and ``known_sd`` (standard deviation of a baseline launch, of the log) stands for
-    them. A linear drift slow enough to stay within the tolerance between two baselines is interpolated, not refused.
+    ``level``: log figures of all launches of the study; ``within``: the variance of a baseline launch's log figure that
+    its own rounds explain. Noise is the median of the *other* differences between successive baselines (a single step
+    must not hide itself), its square averaged with what was believed before (``BELIEVED_SD`` and ``within``); three
+    standard deviations are allowed. With two baselines there are no others, and the belief stands alone: launches that
+    vary by 4 % are refused in 2 of 100 brackets, where one or two differences by themselves would refuse 5 to 40. A
+    linear drift slow enough to stay within the tolerance between two baselines is interpolated, not refused.
     """
     values = level[chunk.members]
     usable = np.flatnonzero(chunk.baseline & np.isfinite(values))
     if len(usable) < 2:
         return {}
     jumps = np.abs(np.diff(values[usable]))
+    believed = 2.0 * (BELIEVED_SD**2 + within)  # variance of a difference between two launches
     out: dict[int, str] = {}
     for number, (before, after) in enumerate(pairwise(usable)):
         others = np.sort(np.delete(jumps, number))
         # The median absolute difference of a normal is its standard deviation divided by 1.4826.
-        noise = 1.4826 * float(others[len(others) // 2]) if len(others) else np.sqrt(2.0) * known_sd
-        allowed = max(tolerance, 3.0 * noise)
+        seen = 1.4826 * float(others[len(others) // 2]) if len(others) else 0.0
+        total = BELIEVED_WORTH * believed + len(others) * seen**2
+        allowed = max(tolerance, 3.0 * float(np.sqrt(total / (BELIEVED_WORTH + len(others)))))
         if jumps[number] <= allowed:
             continue
         change = float(np.expm1(values[after] - values[before]))

@@ -151,10 +151,9 @@ def measure(frame: Frame, metric: str, concurrency: int, category: str | None, s
     model, prediction = learn(data, frame.chunks, _repeats(frame), settings)
     found = np.isfinite(prediction.difference[0]) & ~data.baseline
     refused_launches: dict[int, str] = {}
-    before_any = float(np.sqrt(settings.prior_sd**2 + model.within))  # what is believed of a launch's noise
     for chunk in frame.chunks:
         if not chunk.confirm:
-            disagreeing = brackets_disagree(chunk, data.level, settings.bracket_tolerance, before_any)
+            disagreeing = brackets_disagree(chunk, data.level, settings.bracket_tolerance, model.within)
             refused_launches.update({i: why for i, why in disagreeing.items() if frame.partner[i] < 0})
     for index in np.flatnonzero(data.unsteady & ~data.baseline):
         refused_launches[int(index)] = "its rounds contradict each other, too few agree to say which are right"

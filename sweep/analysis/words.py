@@ -66,15 +66,16 @@ def floor(noise: NoiseFloor) -> str:
 
 
 def envelope(steps: Sequence[EnvelopeStep], name: Name) -> str | None:
-    """``Use A up to 8, B up to 24, none above.``; None without a measured load."""
+    """``Use A up to 8 concurrent requests, B up to 24, none above.``; None without a measured load."""
     if not steps:
         return None
     if all(step.trial is None for step in steps):
         return "No speculation is shown to pay at any measured load."
-    parts = []
+    parts: list[str] = []
     for step in steps:
         label = "none" if step.trial is None else name(step.trial)
-        parts.append(label + (" above" if step.to_concurrency is None else f" up to {step.to_concurrency:.0f}"))
+        unit = "" if parts else " concurrent requests"
+        parts.append(label + (" above" if step.to_concurrency is None else f" up to {step.to_concurrency:.0f}{unit}"))
     if len(parts) == 1:
         return f"Use {parts[0].removesuffix(' above')} at every measured load."
     return "Use " + ", ".join(parts) + "."

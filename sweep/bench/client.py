@@ -67,7 +67,7 @@ def run_block(
             try:
                 ready = prepared or await prepare_async(client, spec.prompts, spec.endpoint, spec.chat_template_args)
             except HostError as error:
-                return nothing(spec, str(error), path_capacity)
+                return nothing(spec, str(error), path_capacity, processes)
             lost = None
             if processes > 1:
                 from sweep.bench.crew import run_crew
@@ -82,6 +82,7 @@ def run_block(
             started_at=started_at,
             prompt_format=ready.prompt_format,
             path_capacity=path_capacity,
+            processes=processes,
             lost=lost,
         )
 

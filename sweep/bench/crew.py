@@ -69,29 +69,33 @@ class _Member:
         self.process.stdin.close()
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self.process.wait(), _END_S)
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
         return await self.process.wait()
 
 
 async def run_crew(
     target: Target, spec: BlockSpec, prepared: Prepared, processes: int, cancel: threading.Event | None
 ) -> tuple[float, list[Part], str | None]:
-    """(Unix time of the start, the parts, which process was lost or None). No process is left when it returns or
-    raises. A defect of ours in a process is raised here as ``RuntimeError`` with its traceback."""
+    """(Unix time of the start, the parts, which process was lost or could not be started, or None). No process is left
+    when it returns or raises. A defect of ours in a process is raised here as ``RuntimeError`` with its traceback."""
     queue, prompts = os.pipe()
     members: list[_Member] = []
     feeding = asyncio.create_task(asyncio.to_thread(_feed, prompts, len(spec.prompts)))
     try:
         for number in range(processes):
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "sweep.bench.worker",
-                stdin=PIPE,
-                stdout=PIPE,
-                pass_fds=(queue,),
-                start_new_session=True,  # an interrupt from the keyboard is for the parent, which ends this one
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "sweep.bench.worker",
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    pass_fds=(queue,),
+                    start_new_session=True,  # an interrupt from the keyboard is for the parent, which ends this one
+                )
+            except OSError as error:  # no memory, no process, no file descriptor to be had
+                return time.time(), [], f"client process {number + 1} of {processes} could not be started: {error}"
             members.append(_Member(number, process))
             assert process.stdin is not None
             process.stdin.write(pack(Job(target, spec, prepared, number, processes, queue)))
@@ -123,7 +127,7 @@ async def _conduct(
     while not all(task.done() for task in listening):
         await asyncio.wait(listening, timeout=_POLL_S)
         now = time.perf_counter()
-        if not begun and all(member.ready.is_set() for member in members):
+        if not begun and not ending and all(member.ready.is_set() for member in members):
             begun, started_at, deadline = True, time.time() + _AHEAD_S, float("inf")
             _tell(members, "begin", now + _AHEAD_S)
         gone = any(t.done() and m.part is None for t, m in zip(listening, members, strict=True))

@@ -57,10 +57,12 @@ def whole(
     started_at: float,
     prompt_format: str,
     path_capacity: float | None,
+    processes: int = 1,
     lost: str | None = None,
 ) -> BlockResult:
     """The block. Rows stand in the order of the prompts, whoever sent them; what the client cost is that of the
-    process that was worst off. ``lost`` says which process never brought its part."""
+    process that was worst off. ``processes``: how many were to run it, whether or not each brought its part; ``lost``
+    says which did not."""
     rows = sorted((row for part in parts for row in part.rows), key=lambda row: row.index)
     trips = [part.rtt_s for part in parts if part.rtt_s is not None]
     health = ClientHealth(
@@ -71,8 +73,9 @@ def whole(
         rtt_s=statistics.median(trips) if trips else None,
         path_capacity_chunks_per_s=path_capacity,
         prompt_format=prompt_format,
+        processes=processes,
     )
-    if len(parts) > 1 or lost is not None:
+    if processes > 1:
         shares = tuple(
             {
                 "requests": len(part.rows),
@@ -82,7 +85,7 @@ def whole(
             }
             for part in parts
         )
-        health = replace(health, processes=len(parts) + (lost is not None), by_process=shares)
+        health = replace(health, by_process=shares)
     ends = [row.end_s for row in rows if row.ok] or [row.end_s for row in rows]
     elapsed = max(ends) - min(row.sent_s for row in rows) if rows else 0.0
     cancelled = lost is None and (not parts or any(part.cancelled for part in parts))
@@ -94,10 +97,10 @@ def whole(
     return _result(spec, started_at, elapsed, rows, health, invalid, stalled=stalled)
 
 
-def nothing(spec: BlockSpec, reason: str, path_capacity: float | None) -> BlockResult:
+def nothing(spec: BlockSpec, reason: str, path_capacity: float | None, processes: int = 1) -> BlockResult:
     """The block of a server that could not even be asked: every prompt failed with the same reason."""
     rows = [RequestRecord(i, p.id, p.category, 0.0, None, 0.0, error=reason) for i, p in enumerate(spec.prompts)]
-    health = ClientHealth(0.0, 0.0, 0.0, 0, path_capacity_chunks_per_s=path_capacity)
+    health = ClientHealth(0.0, 0.0, 0.0, 0, path_capacity_chunks_per_s=path_capacity, processes=processes)
     return _result(spec, time.time(), 0.0, rows, health, reason, stalled=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,8 +137,11 @@ def _said(answer: Mapping[str, Any]) -> str:
         return ", ".join(f"{count} {name}" for name, count in answer["rows"].items())
     if "tiers" in answer:
         tiers = "; ".join(f"{t['steps']} steps at {t['concurrency']}" for t in answer["tiers"])
-        flags = f"--speculative-adaptive --speculative-num-steps {answer['startup_num_steps']}"
+        flags = (
+            f"--speculative-eagle-topk 1 --speculative-num-steps {answer['startup_num_steps']} --speculative-adaptive "
+            f"--speculative-adaptive-config {shlex.quote(answer['path'])}"
+        )
         if not answer["startup_num_steps"]:
             return f"{tiers}: no chain pays at any measured load, serve without speculation"
-        return f"{tiers}; start {answer['algorithm']} {answer['draft_model']} with topk 1 and {flags}"
+        return f"{tiers}; start {answer['algorithm']} {answer['draft_model']} with {flags}"
     return f"trial {answer['trial']}"

@@ -189,7 +189,7 @@ def _notes(spec: StudySpec) -> list[str]:
     from launchers.engines.flags import table_for
     from sweep.config import slots
     from sweep.model import FORCED_ACCEPT_LENGTH, ArmConfig
-    from sweep.pins import added_pins
+    from sweep.pins import added_pins, server_args
 
     table, unknown_version = table_for(spec.engine_version or "")
     notes = [unknown_version] if unknown_version and spec.engine_version else []
@@ -206,6 +206,13 @@ def _notes(spec: StudySpec) -> list[str]:
     top = max(spec.workload.concurrency)
     if isinstance(running, int) and running < top:
         notes.append(f"--max-running-requests {running} is below concurrency {top}: requests will queue there")
+        top = running
+    captured = table.normalise(server_args(spec)).get("cuda-graph-bs-decode")
+    if isinstance(captured, tuple) and (largest := max(captured, default=top)) < top:
+        notes.append(
+            f"CUDA graphs are captured for {largest} requests at most (--cuda-graph-bs-decode): with more of them in "
+            f"flight, up to {top} here, steps run without a graph"
+        )
     if any(ArmConfig(extra=(pin,)).lossy for pin in spec.server.args.items()):  # type: ignore[arg-type]  # a scalar
         notes.append("accept thresholds below 1 are pinned: every candidate may change the answers")
     if spec.server.env.get(FORCED_ACCEPT_LENGTH):

@@ -115,7 +115,8 @@ class LiveProgress:
         for name, host in sorted(self._hosts.items()):
             arm = f"#{host.trial} {host.arm}" if host.trial is not None else host.arm
             launch = "" if host.begun is None else clock(now - host.begun) + usual
-            table.add_row(name, str(host.done), arm, host.phase, clock(now - host.since), launch)
+            cells = (name, str(host.done), arm, host.phase, clock(now - host.since), launch)
+            table.add_row(*map(Text, cells))  # names and errors may hold brackets, which rich would take for markup
         lines = [self._counts()]
         if self._seen is not None and self._seen.best:
             lines.append(f"best so far: {self._seen.best}")

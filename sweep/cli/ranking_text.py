@@ -29,6 +29,8 @@ def print_ranking(answer: Mapping[str, Any]) -> None:
             cells.pop(4)
     click.echo()
     render.table(columns, rows)
+    if (first := answer["best"][0])["why"]:
+        click.echo(f"Why #{first['trial']} was proposed: {first['why']}")
     for row in answer["best"]:
         if row["tie_because"] is not None:
             click.echo(f"#{row['trial']} is a tie {tie_because(row['tie_because'])}.")
@@ -40,7 +42,10 @@ def print_ranking(answer: Mapping[str, Any]) -> None:
         click.echo(f"{answer['ranked'] - len(rows)} more; --limit shows them.")
     ties = [row["rank"] for row in answer["best"]]
     if len(set(ties)) < len(ties):
-        click.echo("Equal ranks are ties: the measurement cannot tell them apart; the cheaper arm stands first.")
+        click.echo(
+            "Equal ranks are ties: the measurement cannot tell them apart; "
+            "confirmed arms stand first, then cheaper ones."
+        )
 
 
 def print_groups(answer: Mapping[str, Any]) -> None:

@@ -89,7 +89,7 @@ def ui(study: str | None, port: int, db_url: str) -> None:
                 click.echo("optuna-dashboard is not installed: pip install 'specsweep[dashboard]' adds it")
             else:
                 click.echo(f"optuna-dashboard of the study as it is now: {board}")
-            click.echo("Ctrl-C ends both.")
+            click.echo("Ctrl-C ends it." if board is None else "Ctrl-C ends both.")
             try:
                 Event().wait()
             except KeyboardInterrupt:

@@ -35,7 +35,7 @@ def status(study: str | None, watch: bool, db_url: str, as_json: bool) -> None:
             return _living(queries.status(store, row.id), row)
 
         def best() -> list[str]:
-            return headline(queries.best(store, store.study(study).id, limit=1))
+            return headline(queries.best(store, store.study(study).id))
 
         answer = look()
         if watch and is_tty() and not as_json:

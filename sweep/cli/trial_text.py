@@ -46,7 +46,7 @@ def print_trial(answer: Mapping[str, Any]) -> None:
     if answer["outputs_unasked"]:
         click.echo(
             f"  outputs    of {answer['outputs_unasked']} launches not judged yet: no baseline was launched after "
-            "them; `sweep resume` asks the next one"
+            "them; a resumed run asks its next one"
         )
     for launch in answer["launches"]:
         _print_launch(launch)

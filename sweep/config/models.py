@@ -45,7 +45,7 @@ class StudySpec(Part):
     budget: Budget = Field(default_factory=Budget)
     sampler: Literal["auto", "model", "tpe", "nsga2", "gp", "random", "grid"] = doc(
         "Who proposes configurations; auto: model where numbers of speculation are axes, else tpe. A space no larger "
-        "than budget.trials is measured whole. See search.md.",
+        "than budget.trials (8 where that is not set) is measured whole. See search.md.",
         "auto",
     )
     warm_start: bool | Name = doc(

@@ -209,7 +209,9 @@ class Measurement(Part):
     launch_timeout_s: Positive = doc("From start to ready.", 1800.0, unit="s")
     stall_timeout_s: Positive = doc("No token and no log line for so long: hung.", 300.0, unit="s")
     tolerance: Annotated[float, Field(gt=0, lt=1)] = doc(
-        "Baselines around a trial further apart than this: not comparable, measured again.", 0.05, unit="fraction"
+        "Baselines around a trial further apart than this and than noise allows: not comparable, measured again.",
+        0.05,
+        unit="fraction",
     )
     screening: bool = doc(
         "End the launch of a candidate that cannot win any more at any load it was measured at (screened_out).", True

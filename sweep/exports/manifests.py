@@ -33,7 +33,7 @@ def compose(study: StudyRow, trial: TrialRow) -> str:
         "ipc": "host",
         "ulimits": {"memlock": -1, "stack": 67108864},
         "volumes": [f"${{HF_HOME:-~/.cache/huggingface}}:{_HUB_CACHE}"]
-        + [f"{path}:{path}:ro" for path in local_paths(study, trial)],
+        + [f"{_dollars(path)}:{_dollars(path)}:ro" for path in local_paths(study, trial)],
         "healthcheck": {
             "test": ["CMD", "curl", "--fail", "--silent", f"http://127.0.0.1:{PORT}/health"],
             "interval": "30s",
@@ -122,8 +122,8 @@ def dns_name(name: str) -> str:
 
 
 def _header(study: StudyRow, trial: TrialRow) -> str:
-    label = trial.config.label().replace("\n", " ")
-    name = study.name.replace("\n", " ")
+    label = " ".join(trial.config.label().split())  # what YAML takes for the end of a comment is white space here
+    name = " ".join(study.name.split())
     simulated = "# SIMULATED: chosen on simulated servers; no GPU was measured.\n" if study.simulated else ""
     return f"# Trial {trial.number} of study {name}: {label}. Made by specsweep.\n{simulated}"
 

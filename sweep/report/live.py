@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import ThreadingMixIn
+from socketserver import BaseServer, ThreadingMixIn
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from storage import reading
@@ -21,6 +23,24 @@ from sweep.report.page import plotly_js, render
 LOOPBACK = "127.0.0.1"
 
 
+def from_here(host: str | None) -> bool:
+    """Whether a request's Host header names this machine: a page of another site must not read ours through a name
+    that it points here."""
+    return (host or "").rsplit(":", 1)[0] in (LOOPBACK, "localhost")
+
+
+class _Unbothered(BaseServer):
+    """A reader who closes the page while it loads is no error for the terminal."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _PageServer(_Unbothered, ThreadingHTTPServer):
+    pass
+
+
 @contextmanager
 def serve(store: Store, study_id: int, port: int = 0) -> Iterator[str]:
     """Serve the page while the block runs; yields its URL. UsageError where the port is taken."""
@@ -29,9 +49,7 @@ def serve(store: Store, study_id: int, port: int = 0) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            # A page of another site must not read this one through a name that it points here.
-            host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-            if host not in (LOOPBACK, "localhost"):
+            if not from_here(self.headers.get("Host")):
                 self._answer(403, "text/plain", "only for this machine")
                 return
             try:
@@ -62,14 +80,14 @@ def serve(store: Store, study_id: int, port: int = 0) -> Iterator[str]:
             """The terminal is for the user."""
 
     try:
-        server = ThreadingHTTPServer((LOOPBACK, port), Handler)
+        server = _PageServer((LOOPBACK, port), Handler)
     except OSError as error:
         raise UsageError(f"port {port} cannot be used: {error.strerror or error}; name another with --port") from error
     with _running(server):
         yield f"http://{LOOPBACK}:{server.server_port}/"
 
 
-class _ThreadingWSGIServer(ThreadingMixIn, WSGIServer):
+class _ThreadingWSGIServer(_Unbothered, ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
@@ -89,10 +107,23 @@ def dashboard(store: Store, study: StudyRow) -> Iterator[str | None]:
     from sweep.search.files import dashboard as application
 
     server = make_server(
-        LOOPBACK, 0, application(rebuild(store, study)), server_class=_ThreadingWSGIServer, handler_class=_Quiet
-    )
+        LOOPBACK, 0, _guarded(application(rebuild(store, study))), server_class=_ThreadingWSGIServer,
+        handler_class=_Quiet,
+    )  # fmt: skip
     with _running(server):
         yield f"http://{LOOPBACK}:{server.server_port}/"
+
+
+def _guarded(application: Callable[..., Any]) -> Callable[..., Any]:
+    """The WSGI application, answering this machine's own names alone."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        if from_here(environ.get("HTTP_HOST")):
+            return application(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"only for this machine"]
+
+    return answer
 
 
 @contextmanager

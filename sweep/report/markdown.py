@@ -13,7 +13,7 @@ from sweep.sentences import interval, tie_because
 ARMS = 8
 FAILURES = 5
 EVIDENCE = 160  # characters of the log line
-_SPECIAL = re.compile(r"([\\`*_\[\]#|~>])")
+_SPECIAL = re.compile(r"([\\`*_\[\]#|~>$])")
 _KEPT = ("engine", "engine version", "target model", "draft models", "hosts", "seed", "prompts hash", "specsweep")
 
 

@@ -13,7 +13,7 @@ from sweep.report.facts import Facts
 from sweep.report.plots_gain import HEIGHT, detail_names
 from sweep.sentences import percent
 
-TICK = 16  # characters of a value under a small plot
+TICK = 16  # characters of a value under a small plot; 7 of its beginning and 8 of its end stay of a longer one
 KNOWN_DRIFT = 0.2  # half of a 95 % interval an hour, as a fraction; a study of minutes says less than this
 
 
@@ -168,12 +168,13 @@ def effects(facts: Facts) -> list[Plot]:
         if len(groups) < 2:
             continue
         values = [_written(value) for value in sorted(order[name], key=lambda v: (isinstance(v, str), v))]
+        ticks = _ticks(values)
         figure = figure_of(240, yaxis=gain_axis())
         figure.update_layout(margin={"l": 56, "r": 8, "t": 8, "b": 40})
         figure.update_yaxes(title=None)
-        figure.update_xaxes(type="category", categoryorder="array", categoryarray=[text(v, TICK) for v in values])
+        figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(ticks.values()))
         figure.add_scatter(
-            x=[text(value, TICK) for value in values for _ in groups[value]],
+            x=[ticks[value] for value in values for _ in groups[value]],
             y=[gain for value in values for _, _, gain in groups[value]],
             mode="markers",
             marker={"size": 8, "color": BLUE, "opacity": 0.65},
@@ -181,7 +182,7 @@ def effects(facts: Facts) -> list[Plot]:
             hovertemplate="%{text}<br>%{y:+.1%}<extra></extra>",
         )
         figure.add_scatter(
-            x=[text(value, TICK) for value in values],
+            x=list(ticks.values()),
             y=[_median([gain for _, _, gain in groups[value]]) for value in values],
             mode="markers",
             marker={"symbol": "line-ew-open", "size": 22, "color": ORANGE, "line": {"width": 3}},
@@ -189,6 +190,14 @@ def effects(facts: Facts) -> list[Plot]:
         )
         out.append(Plot(f"effect-{number}", name, "", figure))
     return out
+
+
+def _ticks(values: Sequence[str]) -> dict[str, str]:
+    """Distinct values -> distinct words for an axis. Long ones lose their middle, since drafters of a family begin
+    alike; where two would become equal they stay whole."""
+    cut = [value if len(value) <= TICK else f"{value[:7]}…{value[-8:]}" for value in values]
+    shown = [value if cut.count(short) > 1 else short for value, short in zip(values, cut, strict=True)]
+    return {value: text(words, len(words)) for value, words in zip(values, shown, strict=True)}
 
 
 def _written(value: object) -> str:

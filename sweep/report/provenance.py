@@ -127,4 +127,6 @@ def _client(facts: Facts) -> str:
 def _note(note: Any) -> str:
     if isinstance(note, Mapping) and "pin" in note:
         return f"pinned {note['pin']} = {note['value']} ({note['why']})"
+    if isinstance(note, Mapping) and "attached" in note:
+        return f"measured at {note['attached']}, a server that was running already"
     return str(note)

@@ -12,7 +12,7 @@ from sweep.search.view import Told, fields
 # A configuration of which this many trials ended in trouble of their surroundings is set aside: each of them had
 # attempts of its own, and by then the trouble may be the configuration's.
 MAX_ATTEMPTS = 2
-# A configuration is measured so many times at most: what one launch at 2-3 % noise leaves open, four leave half of.
+# A configuration is launched so many times at most: what one launch at 2-3 % noise leaves open, four leave half of.
 MAX_LAUNCHES = 4
 # Causes that lie in the draft model itself (its files, its shapes) rule out everything else with it.
 _WHOLE = frozenset({"algorithm", "draft_model"})
@@ -26,7 +26,9 @@ class Known:
         self._ineffective: set[tuple[str | None, str | None]] = set()
         self._dominating: list[tuple[ArmConfig, Mapping[str, Any], tuple[str, ...]]] = []
         attempts: Counter[ArmConfig] = Counter()
-        self._launches = Counter(told.ran for told in history if told.complete)
+        # What ran once may fail the next time, again and again: failures count as launches.
+        self._launches = Counter(told.ran for told in history if told.verdict is not None)
+        self._ran = list(dict.fromkeys(told.ran for told in history if told.complete))
         self._running = {told.ran for told in history if told.verdict is None}
         for told in history:
             if told.verdict is not None and told.verdict.requeue:
@@ -41,7 +43,7 @@ class Known:
 
     def again(self) -> list[ArmConfig]:
         """Configurations that ran and may be launched once more, in their order."""
-        return [c for c, n in self._launches.items() if n < MAX_LAUNCHES and c not in self._running]
+        return [c for c in self._ran if self._launches[c] < MAX_LAUNCHES and c not in self._running]
 
     def settled(self, config: ArmConfig) -> bool:
         """Finished, running, or set aside after repeated trouble of its surroundings."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SAMPLERS = ("model", "tpe", "random", "grid", "nsga2", "gp")
 # The stop rule speaks only once this many launches were measured.
 LEAST_MEASURED = 4
+# Without a budget, a space no larger is enumerated: the search itself takes about as many launches.
+SMALL = 8
 
 
 def default_sampler(space: SpaceView) -> str:
@@ -37,10 +39,10 @@ class Proposer:
     """Proposes configurations.
 
     ``sampler``: a name of :data:`SAMPLERS`, None for the default. ``budget``: the trials the study may run; a space no
-    larger is enumerated in its order. ``tolerance``: with the cost model, stop when the expected regret (a fraction) is
-    no larger; None never stops early. ``prior``: rows of earlier studies that teach the cost model and are nothing
-    else, neither settled nor the best; a drafter that never accepted in them is left out. Raises UsageError for an
-    unknown sampler.
+    larger is enumerated in its order (None: no limit; spaces up to :data:`SMALL` are). ``tolerance``: with the cost
+    model, stop when the expected regret (a fraction) is no larger; None never stops early. ``prior``: rows of earlier
+    studies that teach the cost model and are nothing else, neither settled nor the best; a drafter that never accepted
+    in them is left out. Raises UsageError for an unknown sampler.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Proposer:
     @property
     def enumerates(self) -> bool:
         """True where the budget allows to measure every candidate."""
-        return self.budget is not None and len({*self.space.candidates, *self.known_good}) <= self.budget
+        return len({*self.space.candidates, *self.known_good}) <= (SMALL if self.budget is None else self.budget)
 
     def propose(self, history: Sequence[Told]) -> Proposal | None:
         """The next configuration, or None when nothing is left to try or the stop rule is met. ``history``: every row,
@@ -85,7 +87,8 @@ class Proposer:
         if not allowed:
             return None
         if self.enumerates:
-            return Proposal(allowed[0], Origin.ENUMERATED, "the budget covers every configuration")
+            why = "the budget covers every configuration" if self.budget else "so small a space is measured whole"
+            return Proposal(allowed[0], Origin.ENUMERATED, why)
         if self.sampler == "grid":
             return Proposal(allowed[0], Origin.ENUMERATED, "next cell of the grid")
         if self.sampler == "random":

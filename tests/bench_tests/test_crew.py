@@ -1,4 +1,7 @@
-"""A block by several client processes: the same load, one clock, one order, and nothing left behind."""
+"""A block by several client processes: the same load, one clock, one order, and nothing left behind.
+
+Longer than 300 lines on purpose: every way in which a member of the crew can fail is tried on one crew.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.bench import health
+from sweep.bench import crew, health
 from sweep.bench.client import run_block
 from sweep.bench.frames import receive, send
 from sweep.bench.http import Target
@@ -183,6 +186,40 @@ def test_cancel_ends_every_process_soon(server, make_spec):
     assert [r.error for r in block.requests] == ["cancelled", "cancelled"]
 
 
+def test_what_was_cancelled_before_it_began_is_not_begun(make_spec, monkeypatch):
+    """A process that is ready after the cancel, and hears nothing: it is waited for as after any other cancel."""
+    monkeypatch.setattr(crew, "_END_S", 2.0)
+    deaf = (
+        "import sys, time\n"
+        "from sweep.bench.frames import send\n"
+        "send(sys.stdout.buffer, ('ready', None))\n"
+        "time.sleep(60)\n"
+    )
+    cancel = threading.Event()
+    cancel.set()
+    told: list[str] = []
+
+    async def conduct():
+        pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+        member = crew._Member(0, await asyncio.create_subprocess_exec(sys.executable, "-c", deaf, **pipes))
+        monkeypatch.setattr(member, "tell", lambda kind, value=None: told.append(kind))
+        try:
+            return await asyncio.wait_for(crew._conduct([member], make_spec("a"), cancel), 15), member.ready.is_set()
+        finally:
+            await member.end()
+
+    (_, parts, lost), ready = asyncio.run(conduct())
+    assert (parts, lost, told, ready) == ([], None, ["cancel"], True)
+
+
+def test_processes_that_cannot_be_started_make_the_block_invalid(server, make_spec, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    block = run_block(server.target, make_spec("a", "b", concurrency=2), processes=2)
+    assert block.invalid is not None
+    assert block.invalid.startswith("client process 1 of 2 could not be started: ")
+    assert (block.requests, block.stalled, block.client.processes) == ((), False, 2)
+
+
 def test_a_process_that_is_killed_makes_the_block_invalid_and_takes_the_others_along(server, make_spec):
     server.faults = dict.fromkeys(["a", "b"], "stall")
     thread, results, pids = start(server, make_spec("a", "b", concurrency=2))
@@ -319,16 +356,20 @@ def test_parts_are_merged_by_the_worst_of_them(make_spec):
     rows = [RequestRecord(i, f"p{i}", "code", 0.1 * i, 0.1, 1.0 + i, output_tokens=8, chunks=4) for i in range(4)]
     spec = make_spec("a", "b", "c", "d", concurrency=2)
     parts = [part(rows[1::2], 0.002, 0.3), part(rows[0::2], 0.004, 0.2)]
-    fine = whole(spec, parts, started_at=5.0, prompt_format="plain_text", path_capacity=None)
+    of_two = {"started_at": 5.0, "prompt_format": "plain_text", "path_capacity": None, "processes": 2}
+    fine = whole(spec, parts, **of_two)
     assert fine.invalid is None
     assert [r.index for r in fine.requests] == [0, 1, 2, 3]
     assert fine.elapsed_s == 4.0
     assert (fine.client.lag_p99_s, fine.client.cpu_share, fine.client.chunks) == (0.004, 0.3, 16)
     assert fine.client.rtt_s == pytest.approx(0.004)
     # One late process of two is a late client, though the other was in time.
-    late = whole(
-        spec, [parts[0], part(rows[0::2], 0.2, 0.2)], started_at=5.0, prompt_format="plain_text", path_capacity=None
-    )
+    late = whole(spec, [parts[0], part(rows[0::2], 0.2, 0.2)], **of_two)
     assert late.invalid is not None
     assert "the client was the limit" in late.invalid
     assert json.loads(json.dumps(late.client.by_process))[1]["lag_p99_s"] == 0.2
+    # Whoever is lost, the number asked for stays: the next block of the level is to have as many.
+    for left in ([], parts[:1]):
+        short = whole(spec, left, **of_two, lost="client process 2 of 2 was lost (exit status -9)")
+        assert short.invalid == "client process 2 of 2 was lost (exit status -9)"
+        assert next_processes(short.client, short.invalid) == short.client.processes == 2

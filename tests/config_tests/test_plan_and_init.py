@@ -132,6 +132,26 @@ def test_plan_notes_an_unknown_flag_a_queue_and_open_pins(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("args", "noted"),
+    [
+        ("max-running-requests: 64, cuda-graph-bs-decode: [1, 2, 4]", True),
+        ("max-running-requests: 64, cuda-graph-bs: [1, 2, 4]", True),
+        ("max-running-requests: 64, cuda-graph-max-bs: 4", True),
+        ("max-running-requests: 64, cuda-graph-bs-decode: [1, 2, 4, 8]", False),
+        ("max-running-requests: 4, cuda-graph-bs-decode: [1, 2, 4]", False),  # the fifth request waits: no such batch
+        ("max-running-requests: 64", False),
+    ],
+)
+def test_plan_notes_batches_beyond_the_largest_graph(tmp_path: Path, args: str, noted: bool) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "name: s\nmodel: {path: /m}\nspace: {algorithm: [NGRAM], num_draft_tokens: [8]}\n"
+        f"server: {{args: {{{args}}}}}\nworkload: {{concurrency: [1, 8]}}\n"
+    )
+    notes = "\n".join(plan(str(tmp_path / "s.yaml"))["notes"])
+    assert ("captured for 4 requests at most" in notes) == noted, notes
+
+
 def test_a_wrong_space_ends_with_2_and_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "s.yaml"
     path.write_text("name: s\nmodel: {path: /m}\nspace: {algorithm: [EAGLE]}\nbudgte: {trials: 1}\n")

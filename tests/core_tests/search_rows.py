@@ -67,21 +67,27 @@ def fill(
         study.id, "gpu-a", "local",
         HostFacts("gpu-a", "local", "a", "u", "m", "b", "/py", "3.11", "0.5.23", gpus, (), "580", 1, 0.0, 0.0),
     )  # fmt: skip
-    _launch(store, study, BASELINE, None, 0, truth)
-    for number, (arm, failed) in enumerate(arms.items()):
-        store.add_trial(study.id, arm, origin="sampler", why="to learn")
-        store.start_trial(study.id, number, "gpu-a")
-        if failed is None:
-            _launch(store, study, arm, number, number + 1, truth)
-        store.finish_trial(study.id, number, failed)
-        if failed is None:
-            values = {goal.key: truth(arm, goal.concurrency)[0] for goal in GOALS}
-            errors = {key: 0.01 * value for key, value in values.items()}
-            store.update_trial_values(study.id, number, values=values, stderr=errors, constraints={}, flags={})
+    launch(store, study, BASELINE, None, 0, truth)
+    for arm, failed in arms.items():
+        add(store, study, arm, truth, failed)
     return store.study_by_id(study.id)
 
 
-def _launch(store: Store, study: StudyRow, arm: ArmConfig, trial: int | None, place: int, truth: Truth) -> None:
+def add(store: Store, study: StudyRow, arm: ArmConfig, truth: Truth, failed: Diagnosis | None = None) -> int:
+    """One more trial, measured or failed; its number."""
+    number = store.add_trial(study.id, arm, origin="sampler", why="to learn").number
+    store.start_trial(study.id, number, "gpu-a")
+    if failed is None:
+        launch(store, study, arm, number, number + 1, truth)
+    store.finish_trial(study.id, number, failed)
+    if failed is None:
+        values = {goal.key: truth(arm, goal.concurrency)[0] for goal in GOALS}
+        errors = {key: 0.01 * value for key, value in values.items()}
+        store.update_trial_values(study.id, number, values=values, stderr=errors, constraints={}, flags={})
+    return number
+
+
+def launch(store: Store, study: StudyRow, arm: ArmConfig, trial: int | None, place: int, truth: Truth) -> None:
     role = Role.BASELINE if trial is None else Role.CANDIDATE
     row = store.begin_launch(
         study.id, arm=arm, role=role, host="gpu-a", stage=Stage.SEARCH, sequence=place, trial=trial
@@ -89,11 +95,11 @@ def _launch(store: Store, study: StudyRow, arm: ArmConfig, trial: int | None, pl
     store.launch_started(row, Server())
     store.launch_ready(row, Server())
     for goal in GOALS:
-        store.add_block(row, _block(goal.concurrency, *truth(arm, goal.concurrency), speculative=arm.speculative))
+        store.add_block(row, block(goal.concurrency, *truth(arm, goal.concurrency), speculative=arm.speculative))
     store.finish_launch(row, None)
 
 
-def _block(level: int, speed: float, length: float, *, speculative: bool) -> BlockResult:
+def block(level: int, speed: float, length: float, *, speculative: bool) -> BlockResult:
     """``level`` requests of 1,000 tokens at once."""
     tokens, steps = 1000, round(1000 / length)
     seconds = tokens * level / speed

@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from launchers.engines.sglang import SglangEngine
 from launchers.engines.simulated import profile_text
+from sweep.attached import Attached
+from sweep.errors import UsageError
 
 SERVER = Path(__file__).parents[2] / "launchers" / "simulated" / "server.py"
 QUICK = ("--set", "workload.per_category=1", "--set", "workload.concurrency=[1]", "--set", "workload.max_tokens=16")
@@ -127,6 +130,22 @@ def test_who_asked_is_told_why_nothing_was_measured(tmp_path: Path, hook: tuple[
     assert told["error"] in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("127.0.0.1:9", "take http://HOST:PORT"),
+        ("http://[::1", "take http://HOST:PORT"),
+        ("http://127.0.0.1:port", "take http://HOST:PORT"),
+        ("http://me:secret@127.0.0.1:9", "leave login and query out"),
+        ("http://127.0.0.1:9/?key=secret", "leave login and query out"),
+    ],
+)
+def test_a_url_that_may_not_be_stored_or_is_none(url: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        Attached.ask(SglangEngine(), url, None)
+    assert "secret" not in str(caught.value)
+
+
 def test_a_single_server_has_figures_and_no_gain(tmp_path: Path, servers: tuple[str, str]):
     baseline, _ = servers
     done = start(tmp_path, "--url", baseline, "--json", *QUICK)
@@ -150,7 +169,7 @@ def test_a_speculating_baseline_and_equal_servers_are_refused(tmp_path: Path, se
     ("options", "code", "words"),
     [
         (("--url", "http://127.0.0.1:9"), 7, "does not say what it runs"),
-        (("--url", "127.0.0.1:9"), 7, "write http://HOST:PORT"),
+        (("--url", "127.0.0.1:9"), 2, "take http://HOST:PORT"),
         (("--baseline-url", "http://127.0.0.1:9"), 2, "--baseline-url goes with --url"),
         ((), 2, "SPACE is missing"),
         (("--url", "http://127.0.0.1:9", "--simulate"), 2, "give one of them"),

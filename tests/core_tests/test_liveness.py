@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +13,7 @@ from launchers.engines.sglang import SglangEngine
 from launchers.host_values import RunningServer, ServerState
 from sweep import liveness
 from sweep.errors import HostError
+from sweep.live_server import LONGEST_LINE, LiveServer
 from sweep.model import BASELINE, Diagnosis, Phase, Verdict
 from sweep.readiness import LogFollower
 
@@ -106,3 +109,16 @@ def test_a_crash_is_waited_for_when_connections_break(monkeypatch: pytest.Monkey
 
     servers.state = dying  # type: ignore[method-assign]  # the one thing that changes here
     assert judged(servers, error="disconnected").verdict is Verdict.CRASHED
+
+
+def test_the_tail_of_a_log_whose_line_has_no_end() -> None:
+    """It costs no time that counts, and a secret where it is cut stays unseen."""
+    key = "0123456789abcdef0123456789abcdef"
+    lines = ["." * (1 << 20), "x" * (LONGEST_LINE - 10) + key, f"api_key={key}"]
+    running, log = SimpleNamespace(api_key=key), SimpleNamespace(lines=lines)
+    server = LiveServer(cast(Any, running), cast(Any, SimpleNamespace(secret_env={})), cast(Any, log))
+    begun = time.process_time()
+    long, cut, whole = server.tail()
+    assert time.process_time() - begun < 10.0
+    assert (len(long), len(cut), whole) == (LONGEST_LINE, LONGEST_LINE - 10 + len("***"), "api_key=***")
+    assert key[:4] not in cut

@@ -172,7 +172,7 @@ def test_a_host_that_drifts_makes_the_bound_wider() -> None:
 )
 def test_only_search_launches_of_candidates_are_raced(role: Role, stage: Stage, asked: bool, raced: bool) -> None:
     plans = {stage: LaunchPlan((), (), ()) for stage in Stage}
-    books = SimpleNamespace(hopeless=lambda host, blocks: None)
+    books = SimpleNamespace(hopeless=lambda host, arm, blocks: None)
     none = cast("Any", None)
     parts = dict.fromkeys((field.name for field in fields(HostWork)), none)
     work = HostWork(**{**parts, "books": books, "plans": plans, "screening": asked})

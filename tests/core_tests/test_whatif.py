@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from storage.store import Store
 from sweep.cli.main import cli
 from sweep.errors import UsageError
-from sweep.model import ArmConfig
+from sweep.model import ArmConfig, Diagnosis, Phase, Verdict
 from sweep.whatif import WhatIf
-from tests.core_tests.search_rows import fill, yaml
+from tests.core_tests.search_rows import add, fill, yaml
 
 
 def arm(steps: int, topk: int, tokens: int, *, graphs: bool = True) -> ArmConfig:
@@ -147,6 +147,44 @@ def test_where_the_data_contradict_the_model_it_says_so(tmp_path: Path) -> None:
         what = WhatIf(store, fill(store, dict.fromkeys([*MEASURED, *more]), odd))
     assert what.widening > 1.5
     assert any(line.startswith("EAGLE3 head 3/1/4 at concurrency") for line in what.contradictions())
+
+
+def test_of_what_was_measured_again_the_newest_trial_speaks(tmp_path: Path) -> None:
+    def lower(config: ArmConfig, level: int) -> tuple[float, float]:
+        speed, length = truth(config, level)
+        return 0.97 * speed, length
+
+    with Store.open(f"sqlite:///{tmp_path}/again.db") as store:
+        study = fill(store, dict.fromkeys(MEASURED), truth)
+        number = add(store, study, arm(3, 1, 4), lower)
+        what = WhatIf(store, study)
+    (again,) = what.answers([arm(3, 1, 4)], [1])
+    assert (again.trial, again.measured) == (number, pytest.approx(0.97 * truth(arm(3, 1, 4), 1)[0]))
+    (once,) = what.answers([arm(6, 1, 7)], [1])
+    assert (once.trial, once.measured) == (0, pytest.approx(truth(arm(6, 1, 7), 1)[0]))
+    assert [one.trial for one in what.checked if one.config == arm(3, 1, 4)] == [2, 2, number, number]
+
+
+def test_what_failed_is_not_among_the_most_promising(tmp_path: Path, what: WhatIf) -> None:
+    first, *_ = [answer.config for answer in what.ranking(1, 6) if answer.config not in MEASURED]
+    names = ("num_steps", "num_draft_tokens")
+    oom = Diagnosis(Verdict.LAUNCH_OOM, Phase.GRAPH_CAPTURE, "gpu_oom", "out of memory", "", dominates=names)
+    crash = Diagnosis(Verdict.CRASHED, Phase.GRAPH_CAPTURE, "crash", "it died", "")
+    for failed in (oom, crash):
+        with Store.open(f"sqlite:///{tmp_path}/{failed.reason}.db") as store:
+            found = WhatIf(store, fill(store, {**dict.fromkeys(MEASURED), first: failed}, truth))
+        ranked = [answer.config for answer in found.ranking(1, 1000)]
+        assert set(MEASURED) < set(ranked)
+        assert first not in ranked
+        larger = [c for c in found.space.candidates if known_larger(c, first)]
+        assert (set(larger) & set(ranked) == set()) is (failed is oom), larger
+
+
+def known_larger(config: ArmConfig, than: ArmConfig) -> bool:
+    """Equal but for at least as many steps and draft tokens."""
+    sizes = [(c.num_steps or 0, c.num_draft_tokens or 0) for c in (config, than)]
+    same = (config.topk, config.cuda_graph) == (than.topk, than.cuda_graph)
+    return config != than and config not in MEASURED and same and all(a >= b for a, b in zip(*sizes, strict=True))
 
 
 def test_nothing_measured_is_said(tmp_path: Path) -> None:

@@ -201,7 +201,9 @@ _PATH = re.compile(r"(?<!\w)~?/[\w./-]*\w")
 _VERDICT = re.compile(r"(?:Nothing beats|\S+ \S+ # is (?:# % (?:faster|slower) than|a tie with)) no speculation.*")
 _RESULT = re.compile(r"(?<!\w)(?:faster|slower|tie|not_comparable)(?: \(# compared\))?(?!\w)")
 _FIGURE = re.compile(r"# % \(# \.\. #\)|(?<!\S)-(?!\S)")  # a gain; nothing, where a baseline could not be used
-_ONLY_SOME = re.compile(r"(?:## is a RESULT because|Prompts that gain all the same|Equal ranks are ties)")
+_ONLY_SOME = re.compile(
+    r"(?:## is a RESULT because|The first that is faster|Prompts that gain all the same|Equal ranks are ties)"
+)
 
 
 @dataclass(frozen=True)

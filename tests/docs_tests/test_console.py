@@ -37,7 +37,7 @@ FIRST = ROOT / "docs" / "tutorial.md"
 WITH_CONSOLE = [FIRST, *(p for p in PAGES if p != FIRST and any(f.language == "console" for f in fences(p)))]
 SLOW = ("start", "calibrate")  # start Ray: in a process of their own
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def test_a_session_gets_the_image_s_environment(folders: tuple[Path, Path], tmp_
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_scenario(user: User, folders: tuple[Path, Path]) -> None:
     ports = {"gpu-a": free_port(), "gpu-b": free_port()}
     make_keys(*folders, ports)

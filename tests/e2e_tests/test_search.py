@@ -22,6 +22,8 @@ from sweep.cli.main import cli
 from sweep.errors import UsageError
 from sweep.model import Stage, Verdict
 
+pytestmark = pytest.mark.long
+
 YAML = """
 name: searched
 engine: simulated

@@ -18,6 +18,7 @@ from hosts_helpers import Make, dead_holder, ended, gone, launch, log_until, wai
 from launchers.containers import ContainerSettings
 from launchers.hosts.local import LocalSettings, LocalTransport
 from launchers.servers import HostServers
+from sweep.errors import HostError
 
 STANDIN = Path(__file__).parent / "docker_standin.py"
 
@@ -132,6 +133,24 @@ def test_a_container_outlives_its_client_but_not_us(boxed: HostServers, docker: 
     wait_for(lambda: gone(inside))
     wait_for(lambda: docker.containers() == [])
     assert docker.calls("rm") != [] or docker.calls("stop") != [] or who == "client"
+
+
+def test_a_docker_that_gives_no_answer_is_no_clean_end(boxed: HostServers, docker: Docker) -> None:
+    """Whether a container is left is not known then: that is said, and whoever comes next asks again."""
+    server = boxed.start(launch("--ignore-term"), "1")
+    log_until(boxed, server, b"ready")
+    inside, works = docker.pid(), docker.program.read_text()
+    docker.program.write_text("#!/bin/sh\nexit 1\n")
+    report = boxed.stop(server, grace_s=0.2)
+    assert not report.clean
+    assert "docker gives no answer" in report.note
+    with pytest.raises(HostError, match=rf"docker gives no answer\) of {server.marker}"):
+        boxed.reconcile()
+    docker.program.write_text(works)
+    boxed.reconcile()
+    assert gone(inside)
+    assert docker.containers() == []
+    assert boxed.reconcile() == ()
 
 
 def test_the_lease_ends_containers_too(docker: Docker, make_servers: Make, transport: Any) -> None:

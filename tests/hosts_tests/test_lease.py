@@ -63,6 +63,9 @@ class TestHolders:
             assert not known_dead(holder_of(process))
             assert not known_dead(elsewhere())
             assert not known_dead(replace(dead_holder(), machine_id="other"))
+            copy = replace(dead_holder(), hostname="copy")  # of a machine, or a container, with one id for all
+            assert not known_dead(copy)
+            assert not known_dead(replace(copy, boot_id="another"))
         finally:
             process.kill()
             process.wait()
@@ -94,6 +97,24 @@ class TestTaking:
             second.prepare()
         time.sleep(1.6)
         second.prepare()
+
+    def test_one_elsewhere_that_was_seen_to_be_dead_is_replaced_at_once(self, make_servers: Make) -> None:
+        """The owner lives on a node of a cluster; the controller's own machine has seen the former controller dead."""
+        make_servers(here(), holder=elsewhere(), study="first").prepare()
+        with pytest.raises(BusyError):
+            make_servers(here(), replaces=replace(elsewhere(), pid=1)).prepare()
+        make_servers(here(), replaces=elsewhere()).prepare()
+
+    def test_one_machine_named_as_two_hosts(self, make_servers: Make) -> None:
+        """The second does not take it from the first, which goes on."""
+        first = make_servers(here(), epoch=7)
+        first.prepare()
+        with pytest.raises(BusyError, match="another host of this study is the same machine"):
+            make_servers(here(), epoch=7).prepare()
+        first.renew()
+        make_servers(here(), epoch=8).prepare()  # an owner that was lost and is made anew
+        with pytest.raises(BusyError):
+            first.renew()
 
     def test_a_reboot_ends_every_lease(self, make_servers: Make, tmp_path: Path) -> None:
         first = make_servers(here(), holder=elsewhere())

@@ -159,9 +159,9 @@ class TestServersFaultsContract:
         assert gone(child)
 
     def test_supervisor_killed(self, servers: HostServers, tmp_path: Path) -> None:
-        """The server goes with its supervisor; what escaped is found by record and marker."""
+        """The server goes with its supervisor; what escaped is found by record and marker, and the key is removed."""
         note = tmp_path / "pid"
-        server = servers.start(launch("--escape", "rename", "--pid-file", str(note)), "1")
+        server = servers.start(launch("--escape", "rename", "--pid-file", str(note), files={"key.yaml": b"k"}), "1")
         log_until(servers, server, b"ready")
         child = int(wait_for(lambda: note.exists() and note.read_text()))
         os.kill(supervisor_of(server), signal.SIGKILL)
@@ -169,8 +169,10 @@ class TestServersFaultsContract:
         state = servers.state(server)
         assert (state.alive, state.exit_code, state.reason) == (False, None, "supervisor_lost")
         assert not gone(child)
+        assert Path(server.run_dir, "key.yaml").exists()
         assert servers.stop(server).clean
         assert gone(child)
+        assert {path.name for path in Path(server.run_dir).iterdir()}.isdisjoint({"key.yaml", "reserve"})
 
 
 def supervisor_of(server: RunningServer) -> int:

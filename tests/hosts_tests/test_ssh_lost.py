@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hosts_helpers import Make, launch, log_until, ours, wait_for
@@ -191,6 +194,29 @@ class TestPathWatch:
         still = watch.stop()
         assert 1.2 < still < 5.0
         assert "the path to the host stood still" in (why_disturbed(still, 10.0) or "")
+
+    def test_a_busy_path_does_not_stand_still(self, sshd: Any, dial: Any, make_servers: Make) -> None:
+        """Eight streams as fast as the path takes them: answers wait behind their bytes, but not for long."""
+        transport = dial("gpu-a")
+        servers = make_servers(transport)
+        servers.inspect()
+        port = servers._remote.call("flood", connections=8, rate=None, seconds=1.0, chunk_bytes=4096)["port"]
+        watch = PathWatch(transport.ping_s, 0.05)
+
+        def read(connection: socket.socket) -> None:
+            while connection.recv(1 << 20):
+                pass
+
+        with transport.forward(port) as url, ThreadPoolExecutor(8) as pool:
+            place = ("127.0.0.1", urlsplit(url).port)
+            connections = [socket.create_connection(place, timeout=30) for _ in range(8)]
+            watch.start()
+            list(pool.map(read, connections))
+            still = watch.stop()
+            for connection in connections:
+                connection.close()
+        assert len(watch._trips) >= 3
+        assert still == 0
 
     def test_a_connection_that_is_made_anew_is_an_outage(self, sshd: Any, dial: Any) -> None:
         transport = dial("gpu-a")

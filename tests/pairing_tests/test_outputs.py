@@ -117,6 +117,20 @@ def test_what_waited_when_a_run_was_cut_short_is_asked_by_the_next() -> None:
     assert (found.detail["baseline_prompts"], late.detail["baseline_prompts"]) == (10, 10)
 
 
+def test_what_a_stopped_baseline_was_not_asked_waits_for_the_next() -> None:
+    check = OutputCheck()
+    check.answered("h", [block(BASE)], [])
+    for trial, prompt in ((1, "q3"), (2, "q4")):
+        check.candidate("h", trial, [block(BASE | {prompt: (1, 2, 9, 9)})])
+    first, second = check.questions("h", [block(BASE)])
+    (found,) = check.answered("h", [block(BASE)], [TokenAnswer(first, {3: -0.1, 9: -0.2})])
+    assert (found.trial, found.detail["unclear"]) == (1, 0)
+    assert check.questions("h", [block(BASE)]) == [second]
+    (found,) = check.answered("h", [block(BASE)], [TokenAnswer(second, {})])  # asked, and the server did not say
+    assert (found.trial, found.detail["unclear"]) == (2, 1)
+    assert check.questions("h", [block(BASE)]) == []
+
+
 def test_without_a_baseline_s_text_there_is_nothing_to_keep() -> None:
     assert OutputCheck().candidate("h", 1, [block(BASE)]) is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from launchers.engines.sglang import SglangEngine
 from storage.records import TrialState
 from sweep import session
 from sweep.cli.query import show
@@ -113,16 +114,18 @@ def test_two_baselines_are_enough_to_refuse_a_step(lab, monkeypatch, factor, att
         assert row["gain"]["estimate"] > 0
 
 
-def test_what_a_crashed_run_had_no_baseline_to_ask_is_asked_by_the_next(lab, monkeypatch):
-    class Crash(Exception):
-        """The controller ends just after the trial's row was written."""
+class Crash(Exception):
+    """The controller ends here."""
 
-    wrong = {"failures": [{"kind": "wrong_output"}]}
-    spec = lab.spec(*ONE, *LONG, profile=wrong)
+
+def crashing(lab, monkeypatch, kind):
+    """A study of wrong output whose run ends just before its event of ``kind`` about trial 0 is stored; and how to run
+    it once more."""
+    spec = lab.spec(*ONE, *LONG, profile={"failures": [{"kind": "wrong_output"}]})
     study = lab.create(spec)
 
     def on_event(event):
-        if event["kind"] == "finished" and event["trial"] == 0:
+        if event["kind"] == kind and event["trial"] == 0:
             raise Crash
 
     def run() -> str:
@@ -132,6 +135,40 @@ def test_what_a_crashed_run_had_no_baseline_to_ask_is_asked_by_the_next(lab, mon
         patch.setattr(lab.heard, "on_event", on_event)
         with pytest.raises(Crash):
             run()
+    return study, run
+
+
+def test_questions_that_a_stop_cut_short_stay_open(lab, monkeypatch):
+    spec = lab.spec(*ONE, *LONG, profile={"failures": [{"kind": "wrong_output"}]})
+    study = lab.create(spec)
+    asked = []
+    answer = SglangEngine.next_tokens
+
+    def first_alone(self, *question):
+        lab.store.request_stop(study.id)
+        (owner,) = pool._owners.values()
+        owner.cancel()
+        asked.append(question)
+        return answer(self, *question)
+
+    pool = InlinePool()
+    with monkeypatch.context() as patch:
+        patch.setattr(SglangEngine, "next_tokens", first_alone)
+        assert session.run(lab.store, lab.store.study_by_id(study.id), spec, lambda *_: lab.heard, pool) == "stopped"
+    assert len(asked) == 1
+    shown = lab.show(study, 0)
+    assert (shown["verdict"], shown["outputs"], shown["outputs_unasked"]) == ("complete", [], 1)
+
+
+def test_a_crash_between_finding_and_event_leaves_the_flag(lab, monkeypatch):
+    study, _ = crashing(lab, monkeypatch, "outputs")
+    shown = lab.show(study, 0)
+    assert "output_differs" in shown["flags"]
+    assert (shown["outputs"], shown["outputs_unasked"]) == ([], 1)
+
+
+def test_what_a_crashed_run_had_no_baseline_to_ask_is_asked_by_the_next(lab, monkeypatch):
+    study, run = crashing(lab, monkeypatch, "finished")
     shown = lab.show(study, 0)
     assert (shown["verdict"], shown["outputs"], shown["outputs_unasked"]) == ("complete", [], 1)
     text = CliRunner().invoke(show, ["0", "--db", f"sqlite:///{lab.folder}/t.db"]).output

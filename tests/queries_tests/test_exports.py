@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -147,6 +148,15 @@ class TestAdaptive:
             assert all(type(step) is int and step >= 0 for step in slot["candidate_steps"])
         steps = {step for slot in document.values() for step in slot["candidate_steps"]}
         assert json.loads(out)["startup_num_steps"] in steps
+
+    def test_says_every_flag_of_the_server_that_takes_it(self, sweep: Run, tmp_path: Path) -> None:
+        target = tmp_path / "my adaptive.json"
+        _, out, _ = sweep("export", "night", "--format", "adaptive", "-o", str(target))
+        words = shlex.split(out)
+        assert words[words.index("--speculative-adaptive-config") + 1] == str(target)
+        assert words[words.index("--speculative-eagle-topk") + 1] == "1"
+        steps = {step for tier in json.loads(target.read_text()).values() for step in tier["candidate_steps"]}
+        assert int(words[words.index("--speculative-num-steps") + 1]) in steps - {0}
 
     def test_equal_neighbours_are_one_tier(self) -> None:
         tiers = [{"concurrency": c, "steps": s} for c, s in ((1, 3), (4, 3), (16, 1), (64, 0))]

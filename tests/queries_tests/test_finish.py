@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -77,16 +78,66 @@ def test_webhook_tries_again(heard: tuple[str, list[bytes]]) -> None:
     assert "was not reached" not in result.stderr
 
 
-def test_a_deaf_webhook_is_named_without_its_token() -> None:
-    result = CliRunner().invoke(command, ["--webhook", "http://127.0.0.1:9/hook?token=secret"])
-    assert result.exit_code == 0
-    assert "http://127.0.0.1:9/hook was not reached" in result.stderr
-    assert "secret" not in result.stderr
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9/hook?token=secret",
+        "http://127.0.0.1:9/services/secret",
+        "http://me:secret@127.0.0.1:9/hook",
+        "http://127.0.0.1:9/se cret",
+        "http://127.0.0.1:9/sécret",
+    ],
+)
+def test_a_deaf_webhook_is_named_without_its_secret(url: str) -> None:
+    result = CliRunner().invoke(command, ["--webhook", url])
+    assert result.exit_code == 0, result.exception
+    assert "http://127.0.0.1:9 was not reached" in result.stderr
+    assert "cret" not in result.stderr
 
 
-def test_only_http() -> None:
-    result = CliRunner().invoke(command, ["--webhook", "file:///etc/passwd"])
+def test_what_answers_in_no_http_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            for _ in range(finish.WEBHOOK_ATTEMPTS):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"what?\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        result = CliRunner().invoke(command, ["--webhook", f"http://127.0.0.1:{port}/"])
+        thread.join(10)
+    assert result.exit_code == 0, result.exception
+    assert f"http://127.0.0.1:{port} was not reached" in result.stderr
+
+
+def test_webhook_from_the_environment(heard: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
+    url, bodies = heard
+    monkeypatch.setenv("HOOK", url)
+    result = CliRunner().invoke(command, ["--webhook", "${HOOK}"])
+    assert [json.loads(body) for body in bodies] == [SUMMARY]
+    assert json.loads(result.stdout) == ["--webhook", "${HOOK}"]  # a detached run's command line holds the name alone
+
+
+def test_a_webhook_that_the_environment_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOOK", raising=False)
+    result = CliRunner().invoke(command, ["--webhook", "${HOOK}"])
     assert isinstance(result.exception, UsageError)
+    assert "HOOK is not set" in str(result.exception)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "hook", "http://", "http://[::1", "http://host:port/"])
+def test_only_http(url: str) -> None:
+    result = CliRunner().invoke(command, ["--webhook", url])
+    assert isinstance(result.exception, UsageError)
+
+
+def test_a_command_that_prints_no_text() -> None:
+    result = CliRunner().invoke(command, ["--on-finish", "printf '\\377'"])
+    assert result.exit_code == 0, result.exception
 
 
 def test_silent_without_options() -> None:

@@ -91,6 +91,11 @@ class TestLiveTable:
     def event(kind: str, at: float, **more: Any) -> dict[str, Any]:
         return {"kind": kind, "host": "gpu-a", "at": at, "arm": "EAGLE3 good 3/1/4", "trial": 0, **more}
 
+    def test_what_a_host_said_is_no_markup(self) -> None:
+        live = LiveProgress(Console(file=io.StringIO()), "night", ["gpu-a"], lambda confirmed: Outlook(1, 4, 3, None))
+        live.on_event({"kind": "host_aside", "host": "gpu-a", "at": 0.0, "why": "[rank0] lost [/models/x] [bold]"})
+        assert "[rank0] lost [/models/x] [bold]" in " ".join(self.shown(live).split())
+
     def test_launches_of_the_past_say_how_long_the_next_will_take(self) -> None:
         live = LiveProgress(Console(file=io.StringIO()), "night", ["gpu-a"], lambda confirmed: Outlook(1, 4, 3, None))
         now = time.time()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
+from socketserver import StreamRequestHandler, TCPServer
 from urllib.parse import urlsplit
 
 import pytest
 
+from storage import reading
 from storage.records import StudyRow
 from storage.store import Store
 from sweep.errors import UsageError
-from sweep.report.live import serve
+from sweep.report.live import dashboard, serve
 
 
 def get(url: str, path: str, **headers: str) -> tuple[int, str, bytes]:
@@ -50,6 +53,47 @@ def test_only_this_machine_may_ask(store: Store, study: StudyRow) -> None:
         assert get(url, "/state", Host="evil.test")[0] == 403
         assert get(url, "/state", Host="localhost:1")[0] == 200
         assert urlsplit(url).hostname == "127.0.0.1"
+
+
+def test_the_dashboard_answers_this_machine_alone_too(store: Store, study: StudyRow) -> None:
+    with dashboard(store, study) as url:
+        assert url is not None
+        assert get(url, "/api/studies", Host="evil.test")[0] == 403
+        assert study.name.encode() in get(url, "/api/studies")[2]
+        assert urlsplit(url).hostname == "127.0.0.1"
+
+
+def test_a_reader_who_goes_away_is_no_error(
+    store: Store, study: StudyRow, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    close = TCPServer.shutdown_request
+
+    def gone(self: StreamRequestHandler) -> None:
+        raise BrokenPipeError  # the answer that nobody takes
+
+    def closed(self: TCPServer, request: socket.socket) -> None:
+        close(self, request)
+        over.set()  # errors were dealt with before
+
+    monkeypatch.setattr(StreamRequestHandler, "finish", gone)
+    monkeypatch.setattr(TCPServer, "shutdown_request", closed)
+    with serve(store, study.id) as url:
+        get(url, "/state")
+        assert over.wait(10)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_other_errors_are_shown(
+    store: Store, study: StudyRow, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(store: Store, study_id: int) -> str:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(reading, "revision", broken)
+    with serve(store, study.id) as url, pytest.raises(http.client.RemoteDisconnected):
+        get(url, "/state")
+    assert "a bug of ours" in capfd.readouterr().err
 
 
 def test_a_taken_port_is_said_in_words(store: Store, study: StudyRow) -> None:

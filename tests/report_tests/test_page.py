@@ -157,7 +157,8 @@ class TestMarkdown:
         assert out.startswith("## Speculative decoding")
 
     @pytest.mark.parametrize(
-        ("given", "shown"), [("a|b", "a\\|b"), ("`x`\ny", "\\`x\\` y"), ("<b>&", "&lt;b\\>&amp;"), ("3.5 %", "3.5 %")]
+        ("given", "shown"),
+        [("a|b", "a\\|b"), ("`x`\ny", "\\`x\\` y"), ("<b>&", "&lt;b\\>&amp;"), ("3.5 %", "3.5 %"), ("$x$", "\\$x\\$")],
     )
     def test_escape(self, given: str, shown: str) -> None:
         assert escape(given) == shown

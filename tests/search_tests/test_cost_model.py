@@ -244,6 +244,32 @@ def test_exploring_looks_at_the_least_known_near_the_best(space, truths, arm, mo
     assert not p.propose(rows).why.startswith("exploring")
 
 
+def test_what_cannot_win_is_launched_for_others_and_says_so(space, truths, arm):
+    truth, words = truths(noise=0.02), "launched for what it tells about others"
+    rows = [truth.told(c, i) for i, c in enumerate([arm(7, 1, 8), arm(4, 8, 32, "b"), arm(3, 4, 16), arm(2, 4, 8)])]
+    model = CostModel(space.candidates, truth.objectives, rows)
+    outlook, best = model.outlooks[0], max(model.measured, key=lambda i: model.outlooks[0].mean[i])
+    behind = (outlook.mean[best] - outlook.mean) / outlook.spread(best)
+    new = [i for i in range(len(space.candidates)) if i not in model.measured]
+    for chosen in (max(new, key=lambda i: behind[i]), min(new, key=lambda i: behind[i])):
+        assert (words in acquisition.why(model, chosen, False)) is bool(behind[chosen] > acquisition.HOPELESS)
+    assert max(behind[new]) > acquisition.HOPELESS > min(behind[new])
+
+
+def test_of_several_objectives_it_speaks_of_the_one_that_matters(space, truths, arm):
+    """At 64 at once a short chain leads by far, alone a deep tree."""
+    truth = truths(levels=(1, 64), noise=0.01)
+    seen = [arm(7, 1, 8), arm(4, 8, 32), arm(2, 1, 3), arm(5, 4, 16)]
+    model = CostModel(space.candidates, truth.objectives, [truth.told(c, i) for i, c in enumerate(seen)])
+    for config, key in ((arm(1, 1, 2), "output_throughput@64"), (arm(6, 8, 32), "output_throughput@1")):
+        said = acquisition.why(model, model.index[config], False)
+        assert f" in {key} over " in said
+    alone = CostModel(space.candidates, truth.objectives[:1], [truth.told(c, i) for i, c in enumerate(seen)])
+    assert " in output" not in acquisition.why(alone, alone.index[arm(6, 8, 32)], False)
+    again = acquisition.why(model, model.index[arm(2, 1, 3)], False)
+    assert again.startswith("measured again: expected ")
+
+
 def test_a_proposal_says_what_is_expected_and_what_is_unsure(space, truths):
     truth = truths(noise=0.02)
     p, history = Proposer(space, truth.objectives, sampler="model", seed=4, tolerance=None), []

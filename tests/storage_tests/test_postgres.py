@@ -7,19 +7,27 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from click.testing import CliRunner
 
 from storage import details, frames, queries
 from storage.pareto import pareto
 from storage.records import TrialState
 from storage.store import Store
+from sweep import session
+from sweep.cli.main import cli
+from sweep.cli.progress import PlainProgress
+from sweep.config import Overrides, load_text
 from sweep.errors import StoreError, StudyExistsError
 from sweep.model import Role, Stage
+from sweep.pool import InlinePool
+from tests.e2e_tests.inline import space
 from tests.storage_tests.samples import (
     ARM,
     LATENCY,
@@ -129,6 +137,25 @@ def test_a_study_from_start_to_end(postgres: str) -> None:
             store.backup(Path("copy.db"))
         store.delete_study(study.id)
         assert store.studies() == []
+
+
+def test_a_study_is_run_and_asked_about(postgres: str, tmp_path: Path) -> None:
+    """By the controller itself, which also takes the study, beats, and writes events; then by the commands."""
+    host = {"name": "here", "kind": "local", "gpus": [0], "base_dir": str(tmp_path / "host"), "python": sys.executable}
+    text = space([host], tokens=(4,)) + "budget: {trials: 1}\n"
+    spec = load_text(text, Overrides())
+    with Store.open(postgres) as store:
+        study = session.create(store, spec, text)
+        seen: list[str] = []
+        assert session.run(store, study, spec, lambda *_: PlainProgress(seen.append), InlinePool()) == "finished", seen
+        assert queries.status(store, study.id)["counts"] == {"complete": 1}
+        assert store.study_by_id(study.id).controller is None
+        assert {event.kind for event in store.events(study.id)} >= {"prepare", "launch", "block", "finished"}
+        assert store.check() == []
+    asked = [["status"], ["best"], ["show", "0"], ["pareto"], ["ls"], ["report", "--output", str(tmp_path / "r.html")]]
+    for words in [*asked, ["db", "check"], ["rm", "small", "--yes"]]:
+        answer = CliRunner().invoke(cli, [*words, "--db", postgres])
+        assert answer.exit_code == 0, (words, answer.output)
 
 
 def test_a_server_that_is_not_there(postgres: str) -> None:

@@ -110,6 +110,49 @@ class TestBest:
         code, out, _ = sweep("best")
         assert (code, out) == (0, "No trial of study 'kimi' is complete yet: nothing to rank.\n")
 
+    def test_why_the_first_was_proposed(self, sweep: Run, store: Store, study: StudyRow) -> None:
+        store.add_trial(study.id, arm(5), origin="sampler", why="expected +3.1 % over EAGLE3 k25-custom 3/4/16")
+        store.start_trial(study.id, 0, "gpu-a")
+        store.finish_trial(study.id, 0, None)
+        store.replace_analysis(study.id, [gain(0, 0.2)], {})
+        assert "Why #0 was proposed: expected +3.1 % over EAGLE3 k25-custom 3/4/16\n" in sweep("best")[1]
+        assert "was proposed" not in sweep("best", "--per", "draft_model")[1]
+
+    def test_no_reason_no_words(self, sweep: Run, story: StudyRow) -> None:
+        assert "was proposed" not in sweep("best")[1]
+
+    @pytest.mark.parametrize(("faster", "said"), [(True, True), (False, False)])
+    def test_a_cheaper_tie_does_not_hide_the_arm_that_is_faster(
+        self, sweep: Run, store: Store, study: StudyRow, faster: bool, said: bool
+    ) -> None:
+        complete(store, study, [arm(16), arm(5)])
+        ranks = {SPEED.key: [{"trial": 1, "rank": 1}, {"trial": 0, "rank": 1}]}
+        store.replace_analysis(study.id, [gain(0, 0.04 if faster else 0.001), gain(1, 0.002)], {"ranking": ranks})
+        lines = sweep("best")[1].splitlines()
+        assert lines[0 if said else 1].startswith("EAGLE3 k25-custom 3/4/5 is a tie with no speculation")
+        words = "The first that is faster: EAGLE3 k25-custom 3/4/16 is 4.0 % faster than no speculation"
+        assert any(line.startswith(words) for line in lines) is said
+        assert (lines[0] == "Nothing beats no speculation by output_throughput@1.") is not said
+
+    def test_an_arm_that_may_not_win_is_not_named(self, sweep: Run, store: Store, study: StudyRow) -> None:
+        complete(store, study, [arm(16), arm(5)], {0: {"screened_out": "hopeless"}})
+        store.replace_analysis(study.id, [gain(0, 0.04)], {"ranking": {}})
+        assert "\nIt may not win: its launch was ended early, screened out.\n" in sweep("best")[1]
+        store.replace_analysis(study.id, [gain(0, 0.04), gain(1, 0.002)], {"ranking": {}})
+        assert sweep("best")[1].startswith("Nothing beats no speculation")
+        assert "The first that is faster" not in sweep("best")[1]
+
+    def test_kinds_of_prompt_gain_by_the_corrected_test(self, sweep: Run, store: Store, study: StudyRow) -> None:
+        complete(store, study, [arm(5)])
+        by_kind = [gain(0, 0.03, category="code", word=Comparison.TIE), gain(0, 0.05, category="math")]
+        store.replace_analysis(study.id, [gain(0, -0.2), *by_kind], {})
+        assert "Prompts that gain all the same: math +5.0 %.\n" in sweep("best")[1]
+        (row,) = json.loads(sweep("best", "--json")[1])["best"]
+        assert {name: found["comparison"] for name, found in row["by_category"].items()} == {
+            "code": "tie",
+            "math": "faster",
+        }
+
     def test_ties_are_explained(self, sweep: Run, store: Store, study: StudyRow) -> None:
         complete(store, study, [arm(16), arm(5)])
         ranks = {SPEED.key: [{"trial": 1, "rank": 1}, {"trial": 0, "rank": 1}]}
@@ -156,7 +199,7 @@ class TestSentences:
 
     def test_search_number_is_not_passed_off_as_confirmed(self) -> None:
         text = render.sentence(self.row(Comparison.FASTER, 0.1, 0.08, 0.12, stage="search"))
-        assert text.endswith("(95 %: 8.0-12.0). Not confirmed yet: one search measurement.")
+        assert text.endswith("(95 %: 8.0-12.0). Not confirmed: measured by the search alone.")
 
     def test_what_the_search_had_said_stands_beside_what_was_confirmed(self) -> None:
         row = self.row(Comparison.FASTER, 0.08, 0.06, 0.10)
@@ -165,8 +208,10 @@ class TestSentences:
 
     def test_not_comparable(self) -> None:
         row = self.row(Comparison.NOT_COMPARABLE, 0.1, 0.08, 0.12)
-        assert "cannot be compared" in render.sentence(row)
-        assert "cannot be compared" in render.sentence(row | {"gain": None})
+        flagged = row | {"trial": 3, "flags": ["not_comparable"]}
+        assert render.sentence(flagged) == "X cannot be compared with no speculation: `sweep show 3` says why."
+        nothing = render.sentence(row | {"gain": None})  # there is no flag to show
+        assert nothing == "X cannot be compared with no speculation: it has no gain here."
 
 
 class TestOthers:

@@ -23,7 +23,7 @@ from sweep.bench.workload import load_prompts
 from sweep.model import ArmConfig, ArmGain, MeasuredLaunch, Role, Stage
 from tests.pairing_tests.conftest import Lab, lab  # noqa: F401 -- a fixture
 
-pytestmark = [pytest.mark.clock, pytest.mark.slow]
+pytestmark = [pytest.mark.clock, pytest.mark.long]
 
 WIN, EVEN, LOSS = (3, 1, 4), (1, 1, 2), (15, 1, 16)
 TOKENS = 48

@@ -12,9 +12,11 @@ the middle of the front draw launches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from sweep.model import Objective
 from sweep.search.model.fit import CostModel
 from sweep.search.model.gaussian import Array, Index
 
@@ -26,6 +28,8 @@ NODES = np.linspace(-6.0, 6.0, 61)
 CHANCES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 # Residuals above this are worth telling the user about.
 MISFIT = 0.1
+# So many standard deviations behind the best, a launch is not made for its own chances.
+HOPELESS = 3.0
 
 
 def weights(objectives: int, rng: np.random.Generator) -> Array:
@@ -71,28 +75,54 @@ def improvement(model: CostModel, mixture: Array, measured: Index, between: Sequ
 
 
 def why(model: CostModel, chosen: int, explores: bool) -> str:
-    """One line for the user: the expected gain over the best measured arm, and what is least known about it; or which
-    near-tie a second launch is to decide."""
-    outlook = model.outlooks[0]
-    if chosen in model.measured and (others := [i for i in model.measured if i != chosen]):
-        rival = max(others, key=lambda i: (outlook.mean[i], -i))
-        lead, open_ = float(outlook.mean[chosen] - outlook.mean[rival]), float(outlook.spread(rival)[chosen])
+    """One line for the user: the expected gain over the best measured arm, in the objective where it may matter most,
+    and what is least known about it; or which near-tie a second launch is to decide. Where it can hardly win itself,
+    that it is launched for what it tells about others."""
+    standing = _standing(model, chosen)
+    of = f" in {standing.objective.key}" if len(model.outlooks) > 1 else ""
+    rival = None if standing.rival is None else model.configs[standing.rival].label()
+    if chosen in model.measured and rival is not None:
         return (
-            f"measured again: expected {100 * np.expm1(lead):+.1f} % against {model.configs[rival].label()}, "
-            f"which the launches so far leave uncertain (± {100 * open_:.1f} %)"
+            f"measured again: expected {100 * np.expm1(standing.lead):+.1f} %{of} against {rival}, "
+            f"which the launches so far leave uncertain (± {100 * standing.spread:.1f} %)"
         )
-    length, level = model.accept_length.var[chosen], model.levels[0]
-    step = model.step_time(level).var[chosen]
+    length = model.accept_length.var[chosen]
+    step = model.step_time(standing.objective.concurrency).var[chosen]
     tree = model.configs[chosen]
     if step >= length:
         unsure = f"step time at {tree.num_draft_tokens} draft tokens" if tree.num_draft_tokens else "step time"
     else:
         unsure = f"acceptance at depth {tree.num_steps}" if tree.num_steps else "acceptance"
     text = f"uncertain {unsure} (± {100 * np.sqrt(max(step, length)):.1f} %)"
-    if model.measured:
-        best = max(model.measured, key=lambda i: (outlook.mean[i], -i))
-        gain = float(np.expm1(outlook.mean[chosen] - outlook.mean[best]))
-        text = f"expected {100 * gain:+.1f} % over {model.configs[best].label()}; " + text
+    if rival is not None:
+        if standing.lead < -HOPELESS * standing.spread:
+            text = f"launched for what it tells about others: {text}"
+        text = f"expected {100 * np.expm1(standing.lead):+.1f} %{of} over {rival}; {text}"
     if max(model.misfit) > MISFIT:
         text += "; measurements stray from the cost model, so what was measured counts for more"
     return "exploring: " + text if explores else text
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """A configuration against its ``rival``, the best other measured one (None: nothing else was measured), in one
+    objective: ``lead`` and its standard deviation ``spread``, in logs."""
+
+    objective: Objective
+    rival: int | None
+    lead: float = 0.0
+    spread: float = 0.0
+
+
+def _standing(model: CostModel, chosen: int) -> _Standing:
+    """In the objective where a launch may matter most: where a new one stands highest, a measured one nearest."""
+    others = [i for i in model.measured if i != chosen]
+    if not others:
+        return _Standing(model.objectives[0], None)
+    found = []
+    for objective, outlook in zip(model.objectives, model.outlooks, strict=True):
+        rival = max(others, key=lambda i, mean=outlook.mean: (mean[i], -i))  # type: ignore[misc] # a default binds it
+        lead, spread = float(outlook.mean[chosen] - outlook.mean[rival]), float(outlook.spread(rival)[chosen])
+        found.append(_Standing(objective, rival, lead, spread))
+    again = chosen in model.measured
+    return max(found, key=lambda s: -abs(s.lead / s.spread) if again else s.lead / s.spread)

@@ -53,8 +53,9 @@ class Outlook:
 class CostModel:
     """A fit to ``history`` over ``configs`` (the history's own are added; :attr:`index` finds them all).
 
-    ``outlooks``: one per objective. ``launches``: chance of launching and of keeping the constraints. ``minutes``:
-    expected launch and measurement. ``measured``: configurations with a complete trial that keeps the constraints.
+    ``outlooks``: one per objective of ``objectives``. ``launches``: chance of launching and of keeping the constraints.
+    ``minutes``: expected launch and measurement. ``measured``: configurations with a complete trial that keeps the
+    constraints.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class CostModel:
         history: Sequence[Told],
         levels: Sequence[int] = (),
     ) -> None:
+        self.objectives = tuple(objectives)
         everything = tuple(dict.fromkeys([*configs, *(t.ran for t in history)]))
         self.configs = everything
         self.index: Mapping[ArmConfig, int] = {c: i for i, c in enumerate(everything)}
