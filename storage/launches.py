@@ -20,6 +20,7 @@ from sweep.model import (
     BlockResult,
     ClientHealth,
     Diagnosis,
+    Effective,
     MeasuredLaunch,
     RequestRecord,
     Role,
@@ -42,6 +43,19 @@ class Launches(Studies, Trials):
         with self.database.read() as connection:
             last = connection.scalar(query)
         return 0 if last is None else int(last) + 1
+
+    def last_baseline(self, study_id: int, host: str) -> Effective | None:
+        """What the newest ready baseline of a host ran; None before there is one."""
+        launches = schema.launches.c
+        query = (
+            sa.select(launches.effective)
+            .where(launches.study_id == study_id, launches.host == host, launches.role == Role.BASELINE.value)
+            .where(launches.effective.is_not(None))
+            .order_by(launches.id.desc())
+            .limit(1)
+        )
+        with self.database.read() as connection:
+            return codec.effective_in(connection.scalar(query))
 
     def last_client(self, study_id: int, host: str, concurrency: int) -> tuple[ClientHealth, str | None] | None:
         """The client of the host's newest block at this concurrency, and why that block is invalid; None before any."""

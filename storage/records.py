@@ -75,11 +75,16 @@ class StudyRow:
     @property
     def forced_accept_length(self) -> float | None:
         """Tokens per verify step that the servers were told to pretend; None where the drafter decides."""
-        try:
-            length = float(((self.spec.get("server") or {}).get("env") or {}).get(FORCED_ACCEPT_LENGTH, 0))
-        except ValueError:
-            return None  # the server refuses what is no number
-        return length if length > 0 else None
+        return forced_accept_length((self.spec.get("server") or {}).get("env") or {})
+
+
+def forced_accept_length(env: Mapping[str, Any]) -> float | None:
+    """What servers with this environment pretend; None where the drafter decides."""
+    try:
+        length = float(env.get(FORCED_ACCEPT_LENGTH, 0))
+    except ValueError:
+        return None  # the server refuses what is no number
+    return length if length > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

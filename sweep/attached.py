@@ -63,7 +63,7 @@ class Attached:
         _check(url)
         http = ServerHttp(url.rstrip("/"), api_key)
         try:
-            effective, info = engine.effective(http, ArmConfig(), {})
+            effective, info = engine.effective(http, ArmConfig(), {}, {})
         except (OSError, RuntimeError) as error:
             raise HostError(
                 f"{url}: the server does not say what it runs: {error}. Is it an SGLang server, is it ready, and does "

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from launchers.engines.effective import pin_conflicts
 from storage.store import Store
 from sweep.agenda import Job
 from sweep.analysis.validity import impossible
@@ -218,11 +219,19 @@ class Launcher:
         if effective is not None and effective.status == "coerced":
             words = (f"{d.key}: asked {d.asked}, runs {d.effective} ({d.rule})" for d in effective.differences)
             live.flags[Flag.COERCED] = "; ".join(words)
+        if effective is not None and (other := self._unlike_the_baseline(effective)):
+            live.flags[Flag.COERCED] = "; ".join(filter(None, (live.flags.get(Flag.COERCED), other)))
         if live.job.arm.speculative and (forced := live.asked.env.get(FORCED_ACCEPT_LENGTH)):
             live.flags[Flag.FORCED_ACCEPT_LENGTH] = f"{FORCED_ACCEPT_LENGTH}={forced}: gains are not the drafter's"
         await self._probe(live.row, live.name, plan.probe_prompts, speculative=live.job.arm.speculative)
         for spec in plan.warm:
             _raise_if(await self.ask("warm_up", live.name, spec))
+
+    def _unlike_the_baseline(self, effective: Effective) -> str:
+        """What the engine itself set otherwise than on the last baseline here: to be known, but not ours to forbid."""
+        reference = self.store.last_baseline(self.study_id, self.host)
+        unlike = pin_conflicts(reference, effective) if reference is not None else ()
+        return "; ".join(f"{d.key}: {d.asked} on the baseline, {d.effective} here; pin it" for d in unlike)
 
     async def question(self, live: Live, plan: LaunchPlan) -> None:
         """Ask the server what the plan wants to know of it; an answer that does not come is no failure."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from launchers.diagnosis import with_foreign_processes
@@ -191,7 +192,8 @@ class HostOwner:
                 return report_of(server, server.running.argv, started_at, phases, diagnosis=diagnosis, stop=stop)
             time.sleep(0.1)  # the server prints its ready line a moment before it answers as ready
         try:
-            effective, info = self._engine.effective(http, server.request.arm, server.request.drafters)
+            asked = server.request
+            effective, info = self._engine.effective(http, asked.arm, asked.drafters, asked.server_args)
         except (RuntimeError, OSError) as error:
             diagnosis = diagnoses.infra(Phase.READY, f"what runs could not be read back: {error}")
             stop = self.stop(server.request.launch_id)
@@ -220,15 +222,26 @@ class HostOwner:
         if result.error is not None:
             diagnosis = self._failed(server, Phase.PROBE, result.error, result.stalled, losses)
         elif server.request.arm.speculative:
-            diagnosis = self._engine.probe_diagnosis(
-                result.accept_length,
-                result.verify_steps,
-                server.request.arm,
-                server.request.drafters,
-                log_lines=list(server.log.lines),
-                model=server.request.model,
-            )
+            asked = server.request
+            judge = partial(
+                self._engine.probe_diagnosis,
+                result.accept_length, result.verify_steps, asked.arm, asked.drafters, log_lines=list(server.log.lines),
+            )  # fmt: skip
+            diagnosis = judge()
+            if diagnosis is not None:
+                diagnosis = judge(**self._configs(asked)) or diagnosis
         return ProbeReport(result.accept_length, result.verify_steps, result.histogram, diagnosis)
+
+    def _configs(self, asked: LaunchRequest) -> dict[str, Mapping[str, Any] | None]:
+        """The config.json of target and drafter on the host; empty where they cannot be had."""
+        target = str(asked.model.get("path"))
+        drafter = asked.drafters.get(asked.arm.draft_model or "")
+        try:
+            found = self._servers.models([target, *([drafter.path] if drafter is not None else [])])
+        except HostError:
+            return {}  # the cause is then named from the log alone
+        of_drafter = found[drafter.path].config if drafter is not None else None
+        return {"target_config": found[target].config, "drafter_config": of_drafter}
 
     def warm_up(self, launch_id: str, spec: BlockSpec) -> Diagnosis | None:
         """Requests that are thrown away, with one pass at the block's full concurrency."""

@@ -148,9 +148,13 @@ class Engine(Protocol):
         drafters: Mapping[str, Drafter],
         *,
         log_lines: Sequence[str] = (),
-        model: Mapping[str, Any] | None = None,
+        target_config: Mapping[str, Any] | None = None,
+        drafter_config: Mapping[str, Any] | None = None,
     ) -> Diagnosis | None:
-        """Pure. Is the drafter of any use? None where it is, or where too few verify steps were seen to say."""
+        """Pure. Is the drafter of any use? None where it is, or where too few verify steps were seen to say.
+
+        The ``config.json`` of both, where the host has them, let it name the cause.
+        """
         ...
 
     def ready(self, http: HttpGet) -> bool:
@@ -158,9 +162,12 @@ class Engine(Protocol):
         ...
 
     def effective(
-        self, http: HttpGet, arm: ArmConfig, drafters: Mapping[str, Drafter]
+        self, http: HttpGet, arm: ArmConfig, drafters: Mapping[str, Drafter], server_args: Mapping[str, FlagValue]
     ) -> tuple[Effective, dict[str, Any]]:
-        """Read back what runs; second value is the redacted server_info for the row."""
+        """Read back what runs, against what was asked of the arm and as pins.
+
+        The second value is the redacted server_info for the row.
+        """
         ...
 
     def reset(self, http: HttpGet) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from storage.reading import BlockFigures, block_figures
-from storage.records import StudyRow
+from storage.records import StudyRow, forced_accept_length
 from storage.search_state import WARM_START
 from storage.store import Store
 from sweep.config import StudySpec
@@ -89,6 +89,11 @@ def unlike(store: Store, study: StudyRow, spec: StudySpec, mine: frozenset[str])
     model = {key: (theirs.get("model") or {}).get(key) for key in ("path", "revision")}
     if model != {"path": spec.model.path, "revision": spec.model.revision}:
         return f"its target model is {model['path']}, here it is {spec.model.path}"
+    if study.forced_accept_length != forced_accept_length(spec.server.env):
+        here = "here it is forced" if study.forced_accept_length is None else "not so here"
+        return (
+            f"its accept length was {'left to the drafter' if study.forced_accept_length is None else 'forced'}, {here}"
+        )
     if spec.simulated and (theirs.get("simulate") or {}).get("profile") != (spec.simulate and spec.simulate.profile):
         return "it was simulated with another profile"
     on = gpus(store, study.id)

@@ -40,8 +40,10 @@ def read_server_info(http: HttpGet) -> dict[str, Any]:
     return info
 
 
-def effective(info: Mapping[str, Any], arm: ArmConfig, drafters: Mapping[str, Drafter]) -> Effective:
-    """The arm as it runs, with every difference to what was asked. Pure.
+def effective(
+    info: Mapping[str, Any], arm: ArmConfig, drafters: Mapping[str, Drafter], server_args: Mapping[str, FlagValue]
+) -> Effective:
+    """The arm as it runs, with every difference to what was asked of it and of the pins (``server_args``). Pure.
 
     Only what the server says counts: a key it does not report becomes None and, where it was asked for, a difference
     without a rule (status ``mismatch``), never the asked value.
@@ -86,6 +88,8 @@ def effective(info: Mapping[str, Any], arm: ArmConfig, drafters: Mapping[str, Dr
     pins = {key: live[key] for key in (*PIN_KEYS, *_SEEN_KEYS) if key in live}
     if (sizes := _graph_sizes(live)) is not None:
         pins["cuda_graph_bs_decode"] = sizes
+    asked_pins = {name: value for name, value in server_args.items() if name not in dict(arm.extra)}
+    differences += pin_differences(asked_pins, pins, table)
     return Effective(config, pins, tuple(differences), version if isinstance(version, str) else None)
 
 
@@ -93,15 +97,15 @@ _OWN_LAYERS = "(the target's own layers)"  # an MTP target drafts with layers of
 
 
 def pin_differences(
-    server_args: Mapping[str, FlagValue], effective: Effective, table: FlagTable
+    server_args: Mapping[str, FlagValue], pins: Mapping[str, Any], table: FlagTable
 ) -> tuple[Difference, ...]:
-    """Pins the server runs otherwise than given, of those it reports."""
+    """Pins the server runs otherwise than given, of those it reports (``pins``: by key of ``/server_info``)."""
     out = []
     for name, asked in table.normalise(server_args).items():
         key = table.key(name)
-        if asked is None or key not in effective.pins:
+        if asked is None or key not in PIN_KEYS or key not in pins:
             continue
-        runs = effective.pins[key]
+        runs = pins[key]
         if not _same(asked, runs):
             out.append(Difference(name, asked, runs))
     return tuple(out)

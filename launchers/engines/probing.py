@@ -1,10 +1,10 @@
-"""Is the drafter the right one, and does it draft? Checks before a launch and right after ready."""
+"""Does the drafter draft, and if not, what is the likeliest cause? Checked right after ready."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launchers.logtext import messages
@@ -18,13 +18,6 @@ INEFFECTIVE_BELOW = 1.05
 MISMATCHED_BELOW = 1.15
 # Verify steps needed to say so: a drafter worth keeping (1.15) shows below 1.05 in 50 steps in 2 of 100 cases.
 ENOUGH_STEPS = 50
-
-_NEEDS_DRAFTER = ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH")
-# Targets that carry draft layers of their own, so that EAGLE / NEXTN needs no path (0.5.23, speculative_hook).
-_OWN_DRAFT_LAYERS = re.compile(
-    r"Deepseek(?:V3|V32|V4)ForCausalLM|Glm4Moe(?:Lite)?ForCausalLM|GlmMoeDsaForCausalLM|BailingMoe\w*ForCausalLM|"
-    r"MistralLarge3ForCausalLM|PixtralForConditionalGeneration|HYV[34]ForCausalLM|Qwen4ExpForConditionalGeneration"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,45 +76,12 @@ def facts_from_log(log_lines: Iterable[str]) -> tuple[ModelFacts | None, ModelFa
     return target, drafter
 
 
-def preflight(arm: ArmConfig, target: ModelFacts | None, drafter: ModelFacts | None) -> Diagnosis | None:
-    """What the two config.json already tell, so that no launch is paid for. None where nothing speaks against it."""
-    algorithm = (arm.algorithm or "").upper()
-    if not arm.speculative:
-        return None
-    if drafter is None:
-        own_layers = target is None or _OWN_DRAFT_LAYERS.match(target.architecture) is not None
-        if arm.draft_model is None and algorithm in _NEEDS_DRAFTER and not own_layers and target is not None:
-            return _refused(
-                "draft_path_missing",
-                f"{algorithm} without draft_model; the target is a {target.architecture}",
-                "Give a draft_model: this target has no draft layers of its own, and SGLang would load it a second "
-                "time as its own drafter and die.",
-            )
-        return None
-    if algorithm in ("EAGLE", "NEXTN") and drafter.eagle3:
-        return _mismatch(drafter, algorithm, Phase.CONFIG, f"drafter's architecture: {drafter.architecture}")
-    if algorithm == "EAGLE3" and not drafter.eagle3 and drafter.architecture:
-        return _refused(
-            "algorithm_mismatch",
-            f"drafter's architecture: {drafter.architecture}",
-            "The drafter is no EAGLE3 head. "
-            + ("Use EAGLE." if drafter.eagle else "Use STANDALONE for a whole small model, or give the head's path."),
-        )
-    if algorithm == "STANDALONE" and _vocabularies_differ(drafter, target):
-        return _refused(
-            "draft_target_mismatch",
-            f"vocab_size: target {target.vocab_size if target else None}, drafter {drafter.vocab_size}",
-            "STANDALONE needs one vocabulary for both; take a drafter of the target's own family.",
-        )
-    if algorithm in ("EAGLE", "EAGLE3") and drafter.eagle and target and target.hidden_size:
-        made_for = drafter.target_hidden_size or drafter.hidden_size
-        if made_for and made_for != target.hidden_size:
-            return _refused(
-                "draft_target_mismatch",
-                f"hidden size: target {target.hidden_size}, drafter made for {made_for}",
-                "The drafter was made for another target. Take the head trained for this one.",
-            )
-    return None
+def with_config(seen: ModelFacts | None, config: Mapping[str, Any] | None) -> ModelFacts | None:
+    """What was loaded, by the log's word where it has one, with the sizes that its config.json gives."""
+    if config is None:
+        return seen
+    facts = model_facts(config)
+    return facts if seen is None else replace(facts, architecture=seen.architecture)
 
 
 def probe_diagnosis(
@@ -208,10 +168,4 @@ def _mismatch(drafter: ModelFacts, algorithm: str, phase: Phase, evidence: str) 
         evidence,
         f"The drafter is an EAGLE3 head ({drafter.architecture}) but was served as {algorithm}: use EAGLE3. "
         "SGLang gives no warning, feeds it one hidden state instead of three, and no draft is ever accepted.",
-    )
-
-
-def _refused(reason: str, evidence: str, advice: str) -> Diagnosis:
-    return Diagnosis(
-        Verdict.LAUNCH_CONFIG_ERROR, Phase.CONFIG, reason, evidence, advice, dominates=("algorithm", "draft_model")
     )

@@ -164,13 +164,16 @@ class SglangEngine:
         drafters: Mapping[str, Drafter],
         *,
         log_lines: Sequence[str] = (),
-        model: Mapping[str, Any] | None = None,
+        target_config: Mapping[str, Any] | None = None,
+        drafter_config: Mapping[str, Any] | None = None,
     ) -> Diagnosis | None:
         """Is the drafter of any use? None where it is, or where too few verify steps were seen to say.
 
-        The architectures come from the log (SGLang names the class of each set of weights it loads).
+        The architectures come from the log (SGLang names the class of each set of weights it loads), vocabularies and
+        windows from each config.json.
         """
         target, drafter = probing.facts_from_log(log_lines)
+        target, drafter = probing.with_config(target, target_config), probing.with_config(drafter, drafter_config)
         return probing.probe_diagnosis(accept_length, verify_steps, arm, drafter, target)
 
     def ready(self, http: HttpGet) -> bool:
@@ -184,11 +187,11 @@ class SglangEngine:
         return status == 200
 
     def effective(
-        self, http: HttpGet, arm: ArmConfig, drafters: Mapping[str, Drafter]
+        self, http: HttpGet, arm: ArmConfig, drafters: Mapping[str, Drafter], server_args: Mapping[str, FlagValue]
     ) -> tuple[Effective, dict[str, Any]]:
         """RuntimeError where ``/server_info`` gives no answer to read; OSError where there is none at all."""
         info = readback.read_server_info(http)
-        return readback.effective(info, arm, drafters), Redactor().value(info)
+        return readback.effective(info, arm, drafters, server_args), Redactor().value(info)
 
     def reset(self, http: HttpGet) -> None:
         """Flush the prefix cache; refused while requests run. Waits up to 10 s for them to end."""

@@ -98,7 +98,7 @@ def describe(spec: StudySpec, space: SearchSpace) -> dict[str, Any]:
         ],
         "known_good": [arm.as_dict() for arm in space.known_good],
         "arms": [arm.as_dict() for arm in _order(space)[:SHOWN_JSON]],
-        "notes": _notes(spec),
+        "notes": [*_of_the_search(spec, space), *_notes(spec)],
     }
     return document
 
@@ -115,6 +115,24 @@ def _order(space: SearchSpace) -> list[Any]:
     """Known-good ones first, then in the order of the axes; after the first trials the sampler decides."""
     known = dict.fromkeys(space.known_good)
     return [*known, *(arm for arm in space.candidates if arm not in known)]
+
+
+def _of_the_search(spec: StudySpec, space: SearchSpace) -> list[str]:
+    """That a sampler chooses, where one does: what is planned are as many launches, not these."""
+    from sweep.proposing import proposer_of
+
+    proposer = proposer_of(spec, space)
+    if proposer.enumerates or spec.references_only:
+        return []
+    if proposer.sampler != "model":
+        return [f"sampler {proposer.sampler} chooses what is searched: the configurations listed stand for its choice"]
+    text = "the cost model chooses what is searched: the configurations listed stand for its choice"
+    if proposer.tolerance is not None:
+        text += (
+            f". It ends the search when {100 * proposer.tolerance:g} % or less is left to find, mostly after 5 to 20 "
+            "launches; the figures above are for all that it may try"
+        )
+    return [text]
 
 
 def _queues(spec: StudySpec, space: SearchSpace, trials: int) -> list[_Queue]:

@@ -127,9 +127,32 @@ def test_plan_notes_an_unknown_flag_a_queue_and_open_pins(tmp_path: Path) -> Non
     assert "--max-running-requests 4 is below concurrency 8" in notes
     assert "--page-size is pinned to 1 on every arm" in notes
     assert "--max-running-requests is pinned" not in notes
-    assert plan("h200_llama8b_shaped")["notes"] == [
-        "SGLANG_SIMULATE_ACC_LEN forces the accept length: gains are not those of the drafter"
-    ]
+    searched, forced = plan("h200_llama8b_shaped")["notes"]
+    assert searched.startswith("the cost model chooses")
+    assert forced == "SGLANG_SIMULATE_ACC_LEN forces the accept length: gains are not those of the drafter"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("", "ends the search when 1 % or less is left to find"),
+        ("budget: {trials: 9, regret: 0.02}", "ends the search when 2 % or less is left to find"),
+        ("budget: {regret: null}", "the cost model chooses what is searched"),
+        ("sampler: tpe", "sampler tpe chooses what is searched"),
+        ("budget: {trials: 500}", None),
+    ],
+)
+def test_plan_says_that_a_sampler_chooses(tmp_path: Path, more: str, words: str | None) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "name: s\nmodel: {path: /models/m}\nspace: {algorithm: [EAGLE3], draft_model: [{name: h, path: /h}], "
+        "num_steps: [1, 2, 3, 4, 5, 6], topk: [1, 4], num_draft_tokens: [4, 8, 16]}\n"
+        "hosts: [{name: here, kind: local, gpus: 1}]\n" + more
+    )
+    found = [note for note in plan(str(tmp_path / "s.yaml"))["notes"] if "what is searched" in note]
+    assert len(found) == (words is not None)
+    if words is not None:
+        assert words in found[0]
+        assert ("ends the search" in found[0]) is ("regret: null" not in more and "tpe" not in more)
 
 
 @pytest.mark.parametrize(

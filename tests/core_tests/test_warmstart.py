@@ -66,6 +66,31 @@ def test_anything_else_is_not(store: Store, changes: dict[str, str], on: str, wo
         sources(store, here, frozenset({on}))
 
 
+@pytest.mark.parametrize(
+    ("there", "here", "words"),
+    [
+        ("2.5", None, "its accept length was forced, not so here"),
+        (None, "2.5", "its accept length was left to the drafter, here it is forced"),
+        ("2.5", "3", "its accept length was forced, not so here"),
+        ("2.5", "2.50", None),
+    ],
+)
+def test_a_forced_accept_length_teaches_no_other(
+    store: Store, there: str | None, here: str | None, words: str | None
+) -> None:
+    def text(name: str, forced: str | None, more: str = "") -> str:
+        env = "" if forced is None else f", env: {{SGLANG_SIMULATE_ACC_LEN: '{forced}'}}"
+        return yaml(name, more=more).replace("page-size: 1}", f"page-size: 1}}{env}")
+
+    fill(store, {CHAIN: None}, truth, text=text("pretended", there))
+    asks = load_text(text("new", here, more="warm_start: pretended"))
+    if words is None:
+        assert [one.study for one in sources(store, asks, frozenset())] == ["pretended"]
+    else:
+        with pytest.raises(UsageError, match=words):
+            sources(store, asks, frozenset())
+
+
 def test_rows_are_weighted_down_and_brought_to_this_host(store: Store) -> None:
     (found,) = alike(store, spec(), frozenset())
     here = {level: 1.5 * value for level, value in found.baseline.items()}  # half as fast again

@@ -176,3 +176,26 @@ def test_a_ray_address_where_nobody_is_ends_at_once(user: User) -> None:
     assert address in done.stderr
     assert "RAY_ADDRESS" in done.stderr
     assert user.json("status")["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "reason", "words"),
+    [(32000, "draft_target_mismatch", "The vocabularies differ"), (128256, "never_accepted", "window of 2048 tokens")],
+)
+def test_why_a_drafter_is_useless_is_read_from_the_models_on_the_host(
+    tmp_path: Path, vocabulary: int, reason: str, words: str
+) -> None:
+    configs = {
+        "model": {"architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "max_position_embeddings": 131072},
+        "head": {"architectures": ["X"], "vocab_size": vocabulary, "max_position_embeddings": 2048},
+    }
+    text = space(here(tmp_path / "base"), sim={"failures": [{"kind": "accept_length_one"}]}, tokens=(4,))
+    for name, config in configs.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        text = text.replace(f"path: org/{name}", f"path: {tmp_path / name}")
+    study = Study(tmp_path, text)
+    study.run()
+    trial = study.trials()["3/1/4"]
+    assert (trial.verdict, trial.reason) == (Verdict.DRAFTER_INEFFECTIVE, reason)
+    assert words in (trial.advice or "")

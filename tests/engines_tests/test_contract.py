@@ -258,7 +258,9 @@ class EngineContract:
         body = json.dumps({**info, "api_key": "top-secret-key", "launch_command": "--api-key top-secret-key"}).encode()
         drafters = {"trained": Drafter("trained", "/models/drafter")}
         arm = ArmConfig("EAGLE3", "trained", 3, 4, 8)
-        found, stored = self.engine().effective(Http({("GET", "/server_info"): (200, body)}), arm, drafters)
+        found, stored = self.engine().effective(
+            Http({("GET", "/server_info"): (200, body)}), arm, drafters, {"page-size": 1}
+        )
         assert found.status == "exact"
         assert "top-secret-key" not in json.dumps(stored)
         assert stored["page_size"] == 1
@@ -407,7 +409,7 @@ class TestSimulated(EngineContract):
         )  # fmt: skip
         with _served(spec, tmp_path) as (http, log):
             assert engine.ready(http)
-            found, stored = engine.effective(http, arm, drafters)
+            found, stored = engine.effective(http, arm, drafters, {"attention-backend": "triton"})
             assert (found.status, found.config) == (status, runs)
             assert found.version == engine.version
             assert spec.api_key is not None

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from launchers.engines.effective import effective, pin_conflicts, pin_differences, read_server_info
-from launchers.engines.flags import table_for
+from launchers.engines.effective import effective, pin_conflicts, read_server_info
 from sweep.model import ArmConfig, Drafter
 
 FOLDER = Path(__file__).parents[1] / "data" / "sglang-0.5.17" / "http"
@@ -43,7 +42,7 @@ TREE = ArmConfig("EAGLE3", "trained", 3, 4, 8)
     ],
 )
 def test_exact(recording: str, arm: ArmConfig) -> None:
-    found = effective(_info(recording), arm, DRAFTERS)
+    found = effective(_info(recording), arm, DRAFTERS, {})
     assert found.status == "exact"
     assert found.config == arm
     assert found.version == "0.5.17"
@@ -54,7 +53,7 @@ def test_exact(recording: str, arm: ArmConfig) -> None:
 
 
 def test_topk_1_rewrites_the_draft_tokens() -> None:
-    found = effective(_info("draft_tokens_adjusted_topk1"), ArmConfig("EAGLE3", "trained", 3, 1, 8), DRAFTERS)
+    found = effective(_info("draft_tokens_adjusted_topk1"), ArmConfig("EAGLE3", "trained", 3, 1, 8), DRAFTERS, {})
     assert found.status == "coerced"
     (difference,) = found.differences
     assert (difference.key, difference.asked, difference.effective) == ("num_draft_tokens", 8, 4)
@@ -67,7 +66,7 @@ def test_the_engines_own_choice_is_read_and_is_no_difference() -> None:
         "eagle3_steps3_topk4_draft8",
         speculative_num_steps=5, speculative_eagle_topk=4, speculative_num_draft_tokens=8,
     )  # fmt: skip
-    found = effective(info, ArmConfig("EAGLE3", "trained"), DRAFTERS)
+    found = effective(info, ArmConfig("EAGLE3", "trained"), DRAFTERS, {})
     assert found.status == "exact"
     assert found.config == ArmConfig("EAGLE3", "trained", 5, 4, 8)
 
@@ -85,25 +84,25 @@ def test_the_engines_own_choice_is_read_and_is_no_difference() -> None:
     ],
 )
 def test_an_unexplained_difference_is_a_mismatch(changes: dict[str, Any], key: str, effective_value: Any) -> None:
-    found = effective(_changed("eagle3_steps3_topk4_draft8", **changes), TREE, DRAFTERS)
+    found = effective(_changed("eagle3_steps3_topk4_draft8", **changes), TREE, DRAFTERS, {})
     assert found.status == "mismatch"
     (difference,) = [d for d in found.differences if d.rule is None]
     assert (difference.key, difference.effective) == (key, effective_value)
 
 
 def test_speculation_that_was_switched_off_is_a_mismatch() -> None:
-    found = effective(_info("baseline"), TREE, DRAFTERS)
+    found = effective(_info("baseline"), TREE, DRAFTERS, {})
     assert found.status == "mismatch"
     assert found.config == ArmConfig()
 
 
 def test_speculation_nobody_asked_for_is_a_mismatch() -> None:
-    found = effective(_info("eagle3_steps3_topk1"), ArmConfig(), DRAFTERS)
+    found = effective(_info("eagle3_steps3_topk1"), ArmConfig(), DRAFTERS, {})
     assert found.status == "mismatch"
 
 
 def test_nothing_is_invented_where_the_server_says_nothing() -> None:
-    found = effective({"version": "0.5.17"}, TREE, DRAFTERS)
+    found = effective({"version": "0.5.17"}, TREE, DRAFTERS, {})
     assert found.status == "mismatch"
     assert found.config == ArmConfig()
     assert found.pins == {}
@@ -129,7 +128,7 @@ def test_nothing_is_invented_where_the_server_says_nothing() -> None:
     ],
 )  # fmt: skip
 def test_known_rewrites(arm: ArmConfig, changes: dict[str, Any], rules: set[str]) -> None:
-    found = effective(_changed("eagle3_steps3_topk4_draft8", **changes), arm, DRAFTERS)
+    found = effective(_changed("eagle3_steps3_topk4_draft8", **changes), arm, DRAFTERS, {})
     assert found.status == "coerced"
     assert {d.rule for d in found.differences} == rules
 
@@ -138,16 +137,16 @@ def test_a_target_that_drafts_with_its_own_layers_needs_no_drafter() -> None:
     info = _changed("eagle3_steps3_topk1", speculative_algorithm="EAGLE")
     info = {**info, "speculative_draft_model_path": info["model_path"]}
     info["internal_states"][0]["speculative_draft_model_path"] = info["model_path"]
-    found = effective(info, ArmConfig("NEXTN", None, 3, 1, 4), DRAFTERS)
+    found = effective(info, ArmConfig("NEXTN", None, 3, 1, 4), DRAFTERS, {})
     assert found.status == "coerced"
     assert found.config == ArmConfig("EAGLE", None, 3, 1, 4)
 
 
 def test_graphs_off_is_read_back() -> None:
     info = _changed("baseline", cuda_graph_config={"decode": {"backend": "disabled", "bs": [1]}})
-    assert effective(info, ArmConfig(cuda_graph=False), {}).status == "exact"
+    assert effective(info, ArmConfig(cuda_graph=False), {}, {}).status == "exact"
     old = {k: v for k, v in _info("baseline").items() if k not in ("cuda_graph_config", "internal_states")}
-    assert effective({**old, "disable_cuda_graph": True}, ArmConfig(cuda_graph=False), {}).status == "exact"
+    assert effective({**old, "disable_cuda_graph": True}, ArmConfig(cuda_graph=False), {}, {}).status == "exact"
 
 
 def test_the_schedulers_own_state_overrides_the_start_up_value() -> None:
@@ -155,7 +154,7 @@ def test_the_schedulers_own_state_overrides_the_start_up_value() -> None:
     info["internal_states"][0]["speculative_accept_threshold_single"] = 0.5
     info["internal_states"][0]["max_running_requests"] = 7
     arm = replace(TREE, extra=(("speculative-accept-threshold-single", 0.5),))
-    found = effective(info, arm, DRAFTERS)
+    found = effective(info, arm, DRAFTERS, {})
     assert found.status == "exact"
     assert found.pins["max_running_requests"] == 7
 
@@ -164,37 +163,40 @@ def test_adaptive_speculation_keeps_its_start_up_steps() -> None:
     info = _changed("eagle3_steps3_topk1", speculative_adaptive=True)
     info["internal_states"][0]["speculative_num_steps"] = 1
     arm = ArmConfig("EAGLE3", "trained", 3, 1, 4, extra=(("speculative-adaptive", True),))
-    assert effective(info, arm, DRAFTERS).status == "exact"
-    refused = effective(_changed("eagle3_steps3_topk1", speculative_adaptive=False), arm, DRAFTERS)
+    assert effective(info, arm, DRAFTERS, {}).status == "exact"
+    refused = effective(_changed("eagle3_steps3_topk1", speculative_adaptive=False), arm, DRAFTERS, {})
     assert [d.rule for d in refused.differences] == ["adaptive_refused"]
 
 
 def test_extra_axes_are_read_back_by_their_key() -> None:
     arm = replace(TREE, extra=(("speculative-attention-mode", "prefill"), ("stream-interval", 1)))
-    assert effective(_info("eagle3_steps3_topk4_draft8"), arm, DRAFTERS).config == arm
+    assert effective(_info("eagle3_steps3_topk4_draft8"), arm, DRAFTERS, {}).config == arm
     other = replace(TREE, extra=(("speculative-attention-mode", "decode"),))
-    found = effective(_info("eagle3_steps3_topk4_draft8"), other, DRAFTERS)
+    found = effective(_info("eagle3_steps3_topk4_draft8"), other, DRAFTERS, {})
     assert found.status == "mismatch"
     assert dict(found.config.extra) == {"speculative-attention-mode": "prefill"}
 
 
 def test_pins_against_what_was_given() -> None:
-    table, _ = table_for("0.5.17")
-    found = effective(_info("baseline"), ArmConfig(), {})
     given = {"page_size": 1, "tp": 1, "cuda-graph-bs": (1, 2, 4, 8, 16, 24, 32, 48), "mem-fraction-static": 0.3}
-    assert pin_differences(given, found, table) == ()
-    (difference,) = pin_differences({**given, "max-running-requests": 64}, found, table)
+    assert effective(_info("baseline"), ArmConfig(), {}, given).status == "exact"
+    found = effective(_info("baseline"), ArmConfig(), {}, {**given, "max-running-requests": 64})
+    (difference,) = found.differences
     assert (difference.key, difference.asked, difference.effective) == ("max-running-requests", 64, 48)
+    assert found.status == "mismatch"
+    # What is an axis of the arm is judged there, once.
+    arm = ArmConfig(extra=(("max-running-requests", 48),))
+    assert effective(_info("baseline"), arm, {}, {**given, "max-running-requests": 64}).status == "exact"
 
 
 def test_arms_with_other_pins_may_not_be_compared() -> None:
-    baseline = effective(_info("baseline"), ArmConfig(), {})
-    candidate = effective(_info("eagle3_steps3_topk4_draft8"), TREE, DRAFTERS)
+    baseline = effective(_info("baseline"), ArmConfig(), {}, {})
+    candidate = effective(_info("eagle3_steps3_topk4_draft8"), TREE, DRAFTERS, {})
     assert pin_conflicts(baseline, candidate) == ()
-    other = effective(_changed("eagle3_steps3_topk4_draft8", attention_backend="fa3"), TREE, DRAFTERS)
+    other = effective(_changed("eagle3_steps3_topk4_draft8", attention_backend="fa3"), TREE, DRAFTERS, {})
     assert [d.key for d in pin_conflicts(baseline, other)] == ["attention_backend"]
     axis = replace(TREE, extra=(("attention-backend", "fa3"),))
-    meant = effective(_changed("eagle3_steps3_topk4_draft8", attention_backend="fa3"), axis, DRAFTERS)
+    meant = effective(_changed("eagle3_steps3_topk4_draft8", attention_backend="fa3"), axis, DRAFTERS, {})
     assert pin_conflicts(baseline, meant) == ()
 
 

@@ -1,4 +1,4 @@
-"""Drafter checks: from config.json before a launch, from the first verify steps after it."""
+"""Drafter checks: what the first verify steps, the log and config.json say."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from launchers.engines.probing import (
     ModelFacts,
     facts_from_log,
     model_facts,
-    preflight,
     probe_diagnosis,
+    with_config,
 )
 from sweep.model import ArmConfig, Phase, Verdict
 
@@ -45,58 +45,14 @@ def test_facts_of_a_multimodal_and_of_an_empty_config() -> None:
     assert model_facts({}) == ModelFacts("")
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "target", "drafter", "verdict", "reason", "advice"),
-    [
-        ("EAGLE", TARGET, EAGLE3_HEAD, Verdict.DRAFTER_INEFFECTIVE, "algorithm_mismatch", "use EAGLE3"),
-        ("eagle", None, EAGLE3_HEAD, Verdict.DRAFTER_INEFFECTIVE, "algorithm_mismatch", "use EAGLE3"),
-        ("EAGLE3", TARGET, EAGLE_HEAD, Verdict.LAUNCH_CONFIG_ERROR, "algorithm_mismatch", "Use EAGLE."),
-        ("EAGLE3", TARGET, TARGET, Verdict.LAUNCH_CONFIG_ERROR, "algorithm_mismatch", "STANDALONE"),
-        (
-            "STANDALONE", TARGET, ModelFacts("LlamaForCausalLM", vocab_size=32000), Verdict.LAUNCH_CONFIG_ERROR,
-            "draft_target_mismatch", "one vocabulary",
-        ),
-        (
-            "EAGLE3", TARGET, ModelFacts("LlamaForCausalLMEagle3", hidden_size=5120), Verdict.LAUNCH_CONFIG_ERROR,
-            "draft_target_mismatch", "another target",
-        ),
-    ],
-)  # fmt: skip
-def test_preflight_refuses(
-    algorithm: str, target: ModelFacts | None, drafter: ModelFacts, verdict: Verdict, reason: str, advice: str
-) -> None:
-    found = preflight(_arm(algorithm), target, drafter)
-    assert found is not None
-    assert (found.verdict, found.reason, found.phase) == (verdict, reason, Phase.CONFIG)
-    assert advice in found.advice
-    assert found.evidence
-
-
-@pytest.mark.parametrize(
-    ("arm", "target", "drafter"),
-    [
-        (_arm("EAGLE3"), TARGET, EAGLE3_HEAD),
-        (_arm("EAGLE"), TARGET, EAGLE_HEAD),
-        (_arm("STANDALONE"), TARGET, ModelFacts("LlamaForCausalLM", vocab_size=128256)),
-        (
-            _arm("EAGLE3"), TARGET,
-            ModelFacts("LlamaForCausalLMEagle3", hidden_size=6144, target_hidden_size=4096, vocab_size=128256),
-        ),
-        (_arm("EAGLE3"), None, None),  # nothing could be read: nothing is claimed
-        (_arm("NEXTN", None), ModelFacts("DeepseekV3ForCausalLM"), None),
-        (_arm("NGRAM", None), TARGET, None),
-        (ArmConfig(), TARGET, None),
-    ],
-)  # fmt: skip
-def test_preflight_lets_pass(arm: ArmConfig, target: ModelFacts | None, drafter: ModelFacts | None) -> None:
-    assert preflight(arm, target, drafter) is None
-
-
-def test_a_missing_drafter_is_refused_unless_the_target_brings_its_own_layers() -> None:
-    found = preflight(_arm("EAGLE3", None), TARGET, None)
-    assert found is not None
-    assert (found.verdict, found.reason) == (Verdict.LAUNCH_CONFIG_ERROR, "draft_path_missing")
-    assert preflight(_arm("EAGLE", None), ModelFacts("Glm4MoeForCausalLM"), None) is None
+def test_the_log_says_what_was_loaded_and_the_config_its_sizes() -> None:
+    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": 32000}
+    assert with_config(None, None) is None
+    assert with_config(TARGET, None) is TARGET
+    assert with_config(None, config) == ModelFacts("LlamaForCausalLM", vocab_size=32000)
+    assert with_config(ModelFacts("LlamaForCausalLMEagle3"), config) == ModelFacts(
+        "LlamaForCausalLMEagle3", vocab_size=32000
+    )
 
 
 @pytest.mark.parametrize("accept_length", [1.0, 1.005, 1.037, INEFFECTIVE_BELOW - 0.001])
