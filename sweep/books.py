@@ -290,10 +290,11 @@ class Books:
         figures = [self._figures_of(launch) for launch in wanted]
         self.analysis = analyse_figures(figures, self._arms, self._objectives, self._settings)
         self.store.replace_analysis(self.study_id, self.analysis.gains, self.analysis.as_dict())
-        first = {m.trial: m for m in reversed(wanted) if m.trial is not None}
+        # A trial is measured again where its first launch was spoiled: the newest tells whether it keeps constraints.
+        newest = {m.trial: m for m in wanted if m.trial is not None and m.stage is Stage.SEARCH}
         for number in complete:
-            if number in first:
-                self._update_values(number, self.analysis, first[number])
+            if number in newest:
+                self._update_values(number, self.analysis, newest[number])
 
     def _update_values(self, number: int, analysis: StudyAnalysis, launch: MeasuredLaunch) -> None:
         trial = self._trials[number]
