@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,7 @@ class LocalTransport:
 
     def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         target = Path(path).expanduser()
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             for folder in reversed([f for f in target.parents if not f.exists()]):
                 folder.mkdir(mode=0o700, exist_ok=True)

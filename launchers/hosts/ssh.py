@@ -82,6 +82,7 @@ class SshTransport:
         self._sftp: paramiko.SFTPClient | None = None
         self._commands = threading.BoundedSemaphore(MAX_COMMANDS)
         self._pinging = threading.Lock()
+        self._using_files = threading.Lock()
         self._home = ""
         self._closed = False
         self.losses = 0
@@ -225,7 +226,14 @@ class SshTransport:
 
     # -- files
 
-    def _files(self, connection: Connection) -> paramiko.SFTPClient:
+    @contextlib.contextmanager
+    def _files(self, connection: Connection) -> Iterator[paramiko.SFTPClient]:
+        """SFTP for one thread at a time: of two that wait for answers, paramiko lets one read the other's and wait for
+        ever for its own."""
+        with self._using_files:
+            yield self._file_client(connection)
+
+    def _file_client(self, connection: Connection) -> paramiko.SFTPClient:
         with self._lock:
             if self._connection is not connection:
                 raise EOFError("the connection was replaced")
@@ -249,15 +257,15 @@ class SshTransport:
 
     def put(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         def action(connection: Connection) -> None:
-            sftp = self._files(connection)
-            target = self._absolute(path)
-            self._make_folder(sftp, str(PurePosixPath(target).parent))
-            temporary = f"{target}.{os.getpid()}.{threading.get_ident()}"
-            with sftp.open(temporary, "w") as handle:
-                handle.chmod(mode)  # before there is anything to read
-                handle.set_pipelined(True)
-                handle.write(content)
-            sftp.posix_rename(temporary, target)
+            with self._files(connection) as sftp:
+                target = self._absolute(path)
+                self._make_folder(sftp, str(PurePosixPath(target).parent))
+                temporary = f"{target}.{os.getpid()}.{threading.get_ident()}"
+                with sftp.open(temporary, "w") as handle:
+                    handle.chmod(mode)  # before there is anything to read
+                    handle.set_pipelined(True)
+                    handle.write(content)
+                sftp.posix_rename(temporary, target)
 
         try:
             self._again(f"writing {path}", action)
@@ -275,7 +283,7 @@ class SshTransport:
 
     def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
         def action(connection: Connection) -> bytes:
-            with self._files(connection).open(self._absolute(path), "rb", bufsize=0) as handle:
+            with self._files(connection) as sftp, sftp.open(self._absolute(path), "rb", bufsize=0) as handle:
                 handle.seek(offset)
                 parts: list[bytes] = []
                 wanted = limit

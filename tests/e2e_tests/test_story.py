@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from e2e_helpers import User
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 SHORTER = (
     ("simulate.time_scale", "0.1"),
     ("workload.max_tokens", "96"),

@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,15 @@ class TestTransportContract:
             transport.read(str(tmp_path / "none"))
         with pytest.raises(FileNotFoundError):
             transport.read("/proc/999999999/stat")
+
+    def test_put_of_one_file_from_several_threads(self, transport: Any, tmp_path: Path) -> None:
+        path = tmp_path / "shared"
+        contents = [bytes([65 + number]) * 20_000 for number in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(10):
+                list(pool.map(lambda content: transport.put(str(path), content), contents))
+                assert transport.read(str(path)) in contents
+        assert [p.name for p in tmp_path.iterdir() if p.name.endswith("shared") or "shared." in p.name] == ["shared"]
 
     def test_put_where_it_is_not_possible(self, transport: Any) -> None:
         with pytest.raises(HostError, match="cannot write /proc/none/file"):

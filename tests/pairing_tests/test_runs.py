@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from click.testing import CliRunner
 
@@ -146,6 +148,8 @@ def test_questions_that_a_stop_cut_short_stay_open(lab, monkeypatch):
 
     def first_alone(self, *question):
         lab.store.request_stop(study.id)
+        while not asked and not lab.kinds("stopping"):  # looked at now and then; questions are quicker than that
+            time.sleep(0.02)
         (owner,) = pool._owners.values()
         owner.cancel()
         asked.append(question)
@@ -181,7 +185,7 @@ def test_what_a_crashed_run_had_no_baseline_to_ask_is_asked_by_the_next(lab, mon
     assert "output_differs" in shown["flags"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("pins", [(), ("server.args.max-total-tokens=4096", "server.args.sleep-on-idle=true")])
 def test_a_study_stopped_within_a_pair_measures_it_anew(lab, pins, monkeypatch):
     mode = "resident" if pins else "alternate"
@@ -209,7 +213,7 @@ def test_a_study_stopped_within_a_pair_measures_it_anew(lab, pins, monkeypatch):
     assert len(fine) == (1 if pins else 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_baseline_that_cannot_be_measured_does_not_go_on_for_ever(lab):
     broken = {"failures": [{"kind": "truncated_json", "after_tokens": 70}]}
     with pytest.raises(SweepError, match=r"the baseline cannot be measured: measurement_invalid: 0 of 4 requests"):

@@ -16,7 +16,7 @@ import pytest
 from storage.store import Store
 from sweep.report.live import serve
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 
 def test_smoke_is_told_watched_and_reported(tmp_path: Path) -> None:
