@@ -15,6 +15,20 @@ from sshd import Sshd
 NOWHERE = "nowhere.invalid"  # no SSH can reach it
 
 
+def test_a_host_that_is_no_node_is_reached_by_ssh(
+    cluster: Cluster, driver: Driver, sshd_factory: Callable[..., Sshd], tmp_path: Path
+) -> None:
+    """From whatever node its owner lives on, with the SSH configuration of that node's user. (Before any node is lost:
+    for half a minute Ray goes on placing actors on one.)"""
+    server = sshd_factory("gpu-b")
+    shutil.copy(server.client_config, cluster.nodes[0].home / "ssh_config")
+    host = {"name": "gpu-b", "ssh": "gpu-b", "gpus": 1, "base_dir": str(tmp_path / "far"), "python": sys.executable}
+    driver.write([host], budget={"trials": 1})
+    driver.run("start", "space.yaml", "--json")
+    assert driver.query("SELECT verdict FROM trials") == [("complete",)]
+    assert json.loads(driver.query("SELECT facts FROM hosts")[0][0])["kind"] == "ssh"
+
+
 def test_an_owner_lives_on_the_node_that_is_its_host(cluster: Cluster, driver: Driver) -> None:
     """The node says by a resource that it is gpu-a: the launches are local there, though the YAML says SSH."""
     node = cluster.add("gpu-a", **{"specsweep-host:gpu-a": 1.0})
@@ -35,19 +49,6 @@ def environ(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
-
-
-def test_a_host_that_is_no_node_is_reached_by_ssh(
-    cluster: Cluster, driver: Driver, sshd_factory: Callable[..., Sshd], tmp_path: Path
-) -> None:
-    """From whatever node its owner lives on, with the SSH configuration of that node's user."""
-    server = sshd_factory("gpu-b")
-    shutil.copy(server.client_config, cluster.nodes[0].home / "ssh_config")
-    host = {"name": "gpu-b", "ssh": "gpu-b", "gpus": 1, "base_dir": str(tmp_path / "far"), "python": sys.executable}
-    driver.write([host], budget={"trials": 1})
-    driver.run("start", "space.yaml", "--json")
-    assert driver.query("SELECT verdict FROM trials") == [("complete",)]
-    assert json.loads(driver.query("SELECT facts FROM hosts")[0][0])["kind"] == "ssh"
 
 
 def test_a_lost_node_costs_its_host_and_no_trial(cluster: Cluster, driver: Driver) -> None:
