@@ -145,7 +145,7 @@ def ours(target: Any, spec: Any, prepared: Any) -> dict[str, float]:
         # what SGLang's client does before a run: one request alone, the cache flushed, a second of rest
         warm_up(target, spec, passes=0, prepared=prepared)
         flush(target.base_url)
-        time.sleep(1.0)
+        time.sleep(1.0)  # the same rest before ours as before theirs
         block = run_block(target, spec, prepared=prepared)
         if block.invalid is None:
             break

@@ -77,9 +77,9 @@ class Watch(threading.Thread):
                 if b"fired up and ready to roll" in log.read_bytes():
                     self.ready_at = time.monotonic()
                     self.pid = json.loads((log.parent / "state.json").read_text())["server"]["pid"]
-            time.sleep(0.005)
+            time.sleep(0.005)  # what is timed is another process: it is seen by looking
         while start_time(self.pid) is not None:
-            time.sleep(0.005)
+            time.sleep(0.005)  # what is timed is another process: it is seen by looking
         self.gone_at = time.monotonic()
 
 

@@ -278,7 +278,7 @@ class Soak:
                 if time.monotonic() >= due and self.strike(kind, launch):
                     self.struck.add(arm)
                     self.done[kind] += 1
-            time.sleep(0.05)
+            time.sleep(0.05)  # the rows of another process are seen by looking
         self.process.kill()
         raise SystemExit(f"not finished in {limit_s:g} s: {(self.folder / 'controller.log').read_text()[-2000:]}")
 

@@ -131,11 +131,6 @@ class SearchSpace:
             )
         )
 
-    def canonical_arm(self, arm: ArmConfig) -> ArmConfig | None:
-        """The configuration an arm comes to under the pins; None where it cannot be served."""
-        answer = self._judge(arm)
-        return None if isinstance(answer, Infeasible) else answer
-
     @property
     def fingerprint(self) -> str:
         """12 hex digits over axes, pins and rule table: equal for equal spaces."""

@@ -1,7 +1,7 @@
 """The books of a running study: trials, the sampler's view of them, and what the analysis makes of the launches.
 
 Kept in memory beside the rows so that nothing is read back per trial; every change is written before it is used.
-A little over 300 lines on purpose: what changes a trial's state stands in one class, where its order can be checked.
+Over 300 lines on purpose: what changes a trial's state stands in one class, where its order can be checked.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Lives in a Ray actor (``sweep.pool``) or, in tests, in a thread. One call launches, measures or stops; other calls
 (progress, cancel, heartbeat) may arrive meanwhile. Nothing here raises for what happens to a host or a server:
 failures are :class:`~sweep.model.Diagnosis` values, so that they cross Ray unharmed.
-A little over 300 lines on purpose: every call the controller can make is in one class.
+Over 300 lines on purpose: every call the controller can make is in one class.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One task per host takes work from the shared books; every launch is a :func:`sweep.launching.Launcher.run`. A row is
 finished in the database before the sampler hears of it, so that a crash between the two is healed by reading the rows.
-A little over 300 lines on purpose: the whole life of a study can be read in one place.
+Over 300 lines on purpose: the whole life of a study can be read in one place.
 """
 
 from __future__ import annotations

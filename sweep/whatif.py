@@ -4,7 +4,7 @@
 
 The model is the search's own (``sweep.search.model``). How wrong it is, it is told by the study's own arms: each is
 predicted from all the others, and intervals are widened until the errors seen fit them.
-A little over 300 lines on purpose: what is predicted and how it is checked stand side by side.
+Over 300 lines on purpose: what is predicted and how it is checked stand side by side.
 """
 
 from __future__ import annotations

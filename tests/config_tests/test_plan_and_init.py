@@ -1,4 +1,7 @@
-"""`sweep plan` and `sweep init` as a user types them."""
+"""`sweep plan` and `sweep init` as a user types them.
+
+A little over 300 lines on purpose: what init writes is what plan is asked to read.
+"""
 
 from __future__ import annotations
 

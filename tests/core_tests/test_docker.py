@@ -46,7 +46,7 @@ def compose(name: str) -> dict[str, Any]:
 def interpolated(text: str) -> str:
     """With every variable's default, a path where the reader has to give one, and `~`: compose does so first."""
     text = re.sub(r"\$\{[A-Z_]+:(-|\?)([^}]*)\}", lambda m: m[2] if m[1] == "-" else "./given", text)
-    return text.replace("~/", "/home/me/")
+    return text.replace("~/", "/srv/user/")
 
 
 def lint(tool: str, *files: Path) -> subprocess.CompletedProcess[str]:

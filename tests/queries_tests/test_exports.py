@@ -67,7 +67,7 @@ class TestManifests:
     def test_compose_follows_the_specification(self, store: Store, study: StudyRow) -> None:
         # Compose itself fills in variables and `~` before it reads the rest.
         text = re.sub(r"\$\{(\w+):[-?]([^}]*)\}", r"\2", compose(study, chosen(store, study, None)))
-        text = text.replace("~/", "/home/me/")
+        text = text.replace("~/", "/srv/user/")
         assert list(PyCompose.from_yaml(text).to_spec().services) == ["sglang"]
         with pytest.raises(ValueError, match="healthchek"):
             PyCompose.from_yaml(text.replace("healthcheck", "healthchek"))
