@@ -9,12 +9,12 @@ FROM ${BASE}
 RUN apt-get update \
     && apt-get install -y --no-install-recommends openssh-client openssh-server \
     && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* \
-    && useradd --create-home --uid 10001 --shell /bin/bash --password '*' sweep \
+    && useradd --create-home --home-dir /srv/sweep --uid 10001 --shell /bin/bash --password '*' sweep \
     && install -d /run/sshd \
     && install -d -o sweep -g sweep /keys/controller /keys/hosts
 COPY docker/keys.sh docker/host.sh /usr/local/bin/
 USER 10001
-WORKDIR /home/sweep
+WORKDIR /srv/sweep
 EXPOSE 2222
 ENTRYPOINT ["/usr/local/bin/host.sh"]
 CMD ["gpu-a"]
