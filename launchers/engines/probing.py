@@ -25,20 +25,12 @@ class ModelFacts:
     """What a config.json says. Sizes in elements, positions in tokens; None where it does not say."""
 
     architecture: str
-    hidden_size: int | None = None
-    target_hidden_size: int | None = None  # of the target a drafter was made for, where it differs from its own
     vocab_size: int | None = None
-    draft_vocab_size: int | None = None
     max_positions: int | None = None
 
     @property
     def eagle3(self) -> bool:
         return "eagle3" in self.architecture.lower()
-
-    @property
-    def eagle(self) -> bool:
-        """An EAGLE head of any generation, or a next-token-prediction layer."""
-        return bool(re.search(r"eagle|nextn|mtp", self.architecture, re.IGNORECASE))
 
 
 def model_facts(config: Mapping[str, Any]) -> ModelFacts:
@@ -57,10 +49,7 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
     names = config.get("architectures") or inner.get("architectures") or [""]
     return ModelFacts(
         architecture=str(names[0]) if isinstance(names, Sequence) and names else "",
-        hidden_size=number("hidden_size"),
-        target_hidden_size=number("target_hidden_size"),
         vocab_size=number("vocab_size"),
-        draft_vocab_size=number("draft_vocab_size"),
         max_positions=number("max_position_embeddings"),
     )
 

@@ -16,9 +16,9 @@ from launchers.engines.probing import (
 )
 from sweep.model import ArmConfig, Phase, Verdict
 
-TARGET = ModelFacts("LlamaForCausalLM", hidden_size=4096, vocab_size=128256, max_positions=8192)
-EAGLE3_HEAD = ModelFacts("LlamaForCausalLMEagle3", hidden_size=4096, vocab_size=128256, max_positions=2048)
-EAGLE_HEAD = ModelFacts("LlamaForCausalLMEagle", hidden_size=4096, vocab_size=128256)
+TARGET = ModelFacts("LlamaForCausalLM", vocab_size=128256, max_positions=8192)
+EAGLE3_HEAD = ModelFacts("LlamaForCausalLMEagle3", vocab_size=128256, max_positions=2048)
+EAGLE_HEAD = ModelFacts("LlamaForCausalLMEagle", vocab_size=128256)
 
 
 def _arm(algorithm: str, drafter: str | None = "head") -> ArmConfig:
@@ -28,20 +28,18 @@ def _arm(algorithm: str, drafter: str | None = "head") -> ArmConfig:
 def test_facts_of_a_config() -> None:
     facts = model_facts(
         {
-            "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 576, "vocab_size": 49152,
+            "architectures": ["LlamaForCausalLMEagle3"], "vocab_size": 49152,
             "draft_vocab_size": 8192, "max_position_embeddings": 8192,
         }
     )  # fmt: skip
-    assert facts == ModelFacts("LlamaForCausalLMEagle3", 576, None, 49152, 8192, 8192)
+    assert facts == ModelFacts("LlamaForCausalLMEagle3", 49152, 8192)
     assert facts.eagle3
-    assert facts.eagle
     assert not TARGET.eagle3
-    assert not TARGET.eagle
 
 
 def test_facts_of_a_multimodal_and_of_an_empty_config() -> None:
-    facts = model_facts({"architectures": ["FooVL"], "text_config": {"hidden_size": 7168, "vocab_size": 163840}})
-    assert (facts.hidden_size, facts.vocab_size) == (7168, 163840)
+    facts = model_facts({"architectures": ["FooVL"], "text_config": {"vocab_size": 163840}})
+    assert facts.vocab_size == 163840
     assert model_facts({}) == ModelFacts("")
 
 
