@@ -9,6 +9,9 @@ alternate ours, theirs, theirs, ours. SGLang's client runs in a process of its o
 (``--engine``: its command, split as a shell would), which is this file once more with ``--theirs``; its imports are
 paid once.
 
+Python's garbage collector can halt a server for tenths of a second, in whichever client's run it falls: ``--freeze-gc``
+calls SGLang's ``/freeze_gc`` after the warm-up pair.
+
 A server that sends a chunk a token keeps both clients busier than the GPU at high loads: start it with
 ``--stream-interval 16``, which both then get.
 
@@ -144,7 +147,7 @@ def ours(target: Any, spec: Any, prepared: Any) -> dict[str, float]:
     for attempt in range(3):
         # what SGLang's client does before a run: one request alone, the cache flushed, a second of rest
         warm_up(target, spec, passes=0, prepared=prepared)
-        flush(target.base_url)
+        post(f"{target.base_url}/flush_cache")
         time.sleep(1.0)  # the same rest before ours as before theirs
         block = run_block(target, spec, prepared=prepared)
         if block.invalid is None:
@@ -161,8 +164,8 @@ def ours(target: Any, spec: Any, prepared: Any) -> dict[str, float]:
     }
 
 
-def flush(url: str) -> None:
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/flush_cache", method="POST"), timeout=30):
+def post(url: str) -> None:
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=30):
         pass
 
 
@@ -188,7 +191,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     levels: list[dict[str, Any]] = []
     client = Theirs(shlex.split(options.engine), options.url, options.tokenizer)
     with contextlib.closing(client):
-        for concurrency, max_tokens in zip(options.concurrency, options.max_tokens, strict=True):
+        for level, (concurrency, max_tokens) in enumerate(zip(options.concurrency, options.max_tokens, strict=True)):
             count = options.alone if concurrency == 1 else options.waves * concurrency
             prompts = tuple(chosen[i % len(chosen)] for i in range(count))
             spec = BlockSpec(Stage.SEARCH, concurrency, 0, prompts, max_tokens, ignore_eos=True, stall_s=60.0)
@@ -201,6 +204,8 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
                         pair[side] = ours(target, spec, prepared)
                     else:
                         pair[side] = client.run(sources, max_tokens, concurrency)
+                if turn < 0 and level == 0 and options.freeze_gc:
+                    post(f"{target.base_url}/freeze_gc")
                 if turn >= 0:  # the pair before the first is warm-up
                     pairs.append(pair)
                     print(json.dumps({"concurrency": concurrency, **pair}), file=sys.stderr, flush=True)
@@ -225,6 +230,7 @@ def main() -> int:
     parser.add_argument("--alone", type=int, default=4, help="requests of a run at concurrency 1")
     parser.add_argument("--waves", type=int, default=2, help="requests of a run above 1, in units of the concurrency")
     parser.add_argument("--max-tokens", type=int, nargs="+", default=[512, 768], help="of a request, by concurrency")
+    parser.add_argument("--freeze-gc", action="store_true", help="ask the server for it once it is warm")
     parser.add_argument("--theirs", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.url = options.url.rstrip("/")
