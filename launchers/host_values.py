@@ -99,11 +99,19 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model on a host. ``folder`` None: it is not there. ``config_text``: its config.json, None where it has none."""
+    """A model on a host. ``folder`` None: it is not there. ``config_text``: its config.json, None where it has none.
+
+    ``weights``: name and bytes of each file of weights that lies in the folder.
+    """
 
     path: str
     folder: str | None
     config_text: str | None
+    weights: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def from_reply(cls, path: str, entry: Mapping[str, Any]) -> ModelFiles:
+        return cls(path, entry["folder"], entry["config"], tuple((name, size) for name, size in entry["weights"]))
 
     @property
     def config(self) -> Mapping[str, Any] | None:

@@ -2,7 +2,8 @@
 
 Two nets, both always cast. By name: whatever a key, flag or header that names a credential holds. By value: every
 secret that is known (the launch's API key, values of secret environment variables), in each form in which a server or
-a shell may print it. A secret of fewer than four characters is found by name only: by value it would match everywhere.
+a shell may print it. A secret of fewer than ``supervisor.MIN_SECRET`` characters is found by name only: by value it
+would match everywhere. The host's log knows the same limit, and ``sweep.config.secret`` lets no shorter one begin.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from launchers.supervisor import MIN_SECRET
+
 MASK = "***"
-SHORTEST = 4  # characters; see the module's docstring
 
 # The last words of a name decide, so that max_total_tokens, tokenizer_path and token_capacity stay readable.
 _KEYS = r"(?:api[_-]?keys?|access[_-]?key|private[_-]?key|secret[_-]?key|password|passwd)"
@@ -51,7 +53,7 @@ class Redactor:
         for secret in secrets:
             # A log is read line by line: each line of a secret of several lines is one of its own.
             for part in (secret, *secret.splitlines(), secret.strip()):
-                forms.update(form for form in _forms(part) if len(form) >= SHORTEST)
+                forms.update(form for form in _forms(part) if len(form) >= MIN_SECRET)
         longest_first = sorted(forms, key=lambda form: (-len(form), form))
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 

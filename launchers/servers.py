@@ -25,7 +25,7 @@ from launchers.path_watch import PathWatch
 from launchers.remote import Remote
 from sweep.errors import BusyError, HostError
 from sweep.model import GpuProcess, HostFacts, LaunchSpec, StopReport
-from sweep.seams import HostTools, Transport
+from sweep.seams import Completed, HostTools, Transport
 
 # Of a host with a slot for each GPU, and then some: a dead holder may be replaced between the look and the taking.
 MAX_TAKEOVERS = 20
@@ -81,9 +81,7 @@ class HostServers:
         gpus, processes, driver = self._gpus.ask()
         version = None
         if version_command:
-            if self._container is not None:
-                version_command = self._container.once(version_command, self._remote.python)
-            answer = self._transport.run(self._remote.entered(version_command), timeout_s=120, idempotent=True)
+            answer = self.in_environment(version_command)
             lines = answer.stdout.decode("utf-8", "replace").split()
             version = lines[-1] if answer.exit_code == 0 and lines else None
         return HostFacts(
@@ -103,6 +101,12 @@ class HostServers:
             clock_offset_s=offset_s,
             rtt_s=self._transport.rtt_s(),
         )
+
+    def in_environment(self, argv: Sequence[str]) -> Completed:
+        """Run a short command where servers run: inside what ``activate`` enters, or in a container of the image."""
+        if self._container is not None:
+            argv = self._container.once(argv, self._remote.python)
+        return self._transport.run(self._remote.entered(argv), timeout_s=120, idempotent=True)
 
     def prepare(self, version_command: Sequence[str] = ()) -> HostFacts:
         """:meth:`inspect`, then become the host's owner.
@@ -289,9 +293,9 @@ class HostServers:
         return tuple(Found.from_reply(entry) for entry in reply["ended"])
 
     def models(self, paths: Sequence[str]) -> dict[str, ModelFiles]:
-        """Which of these models (folders or hub names) the host has, and their config.json."""
+        """Which of these models (folders or hub names) the host has, with config.json and sizes of weights."""
         answers = self._remote.call("models", paths=list(paths))["models"]
-        return {path: ModelFiles(path, answer["folder"], answer["config"]) for path, answer in answers.items()}
+        return {path: ModelFiles.from_reply(path, answer) for path, answer in answers.items()}
 
     def free_port(self) -> int:
         """A port of the host on which nobody listens now."""

@@ -33,7 +33,7 @@ container carries the marker as a label. Whatever ends the launch, containers wi
 from __future__ import annotations
 
 # Paths stay strings here (pathlib has no words for descriptors), and the newer idioms of typing need Python 3.9.
-# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH111, PTH112, PTH113, PTH116, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH111, PTH112, PTH113, PTH115, PTH116, PTH118, PTH119, PTH120, PTH123
 # ruff: noqa: PTH208
 # ruff: noqa: UP006, UP031, UP035, UP045
 import binascii
@@ -65,10 +65,11 @@ STRAGGLERS_S = 0.5  # what the server's other processes get after its main proce
 MARKER = "SPECSWEEP_MARKER"
 BASE_VARIABLE = "SPECSWEEP_BASE"
 SLOT = re.compile(r"\d+(-\d+)*$")  # the name of a slot's folder: its GPUs
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 LABEL = "specsweep.marker"  # of a container; its value is the marker
 NO_ANSWER = "(docker gives no answer)"  # instead of a container's id
 HOLD_S = 1.0  # output that may be the beginning of a secret waits so long for the rest
-MIN_SECRET = 6  # shorter values are not masked in the log: they would mask half of it
+MIN_SECRET = 6  # characters; shorter values would mask half of a log: they are let pass here and refused at the start
 
 
 class Refused(Exception):
@@ -568,6 +569,7 @@ class Supervisor:
         self.log = Log(folder, secrets)
         self.waits: dict[int, int] = {}  # pid -> wait status of reaped children
         self.asked = False  # SIGTERM: end the server
+        self.recorded = False  # state.json was written at least once
         self.lease_seen = boottime()
 
     def save(self) -> None:
@@ -575,12 +577,14 @@ class Supervisor:
         path = os.path.join(self.folder, "state.json")
         try:
             write_json(path, self.state)
+            self.recorded = True
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 with contextlib.suppress(OSError):  # the reserve was kept for this moment
                     self.log.retry_at = time.monotonic() + 10.0
                     os.unlink(os.path.join(self.folder, "reserve"))
                     write_json(path, self.state)
+                    self.recorded = True
 
     def reap(self) -> None:
         while True:
@@ -593,6 +597,7 @@ class Supervisor:
             self.waits[pid] = status
 
     def spawn(self, argv: list[str], env: dict[str, str]) -> None:
+        """Start the server and record it; OSError where it could not be recorded, and then it is ended again."""
         import threading
 
         read_end, write_end = os.pipe()
@@ -609,6 +614,9 @@ class Supervisor:
         self.save()
         self.reader = threading.Thread(target=self.log.drain, args=(read_end,), daemon=True)
         self.reader.start()
+        if not self.recorded:  # nobody could stop it
+            self.finish(pid, "unrecorded")
+            raise OSError("the launch's record cannot be written to %s" % self.folder)
 
     def look(self) -> bool:
         """Record descendants; returns True when that changed the record."""
@@ -644,6 +652,8 @@ class Supervisor:
         return "lease_expired" if over else None
 
     def grace(self) -> float:
+        if not self.recorded:
+            return 0.0  # it has only just begun, and whoever asked for it waits
         request = read_json(os.path.join(self.folder, "stop.json")) or {}
         return float(request.get("grace_s", 10.0))
 
@@ -712,7 +722,7 @@ def read_state(folder: str) -> Optional[State]:
     state = read_json(os.path.join(folder, "state.json"))
     if state is not None and state["boot_id"] != boot_id():
         nobody = {"pid": 0, "start": 0}
-        state.update(supervisor=nobody, server=nobody, processes=[], cgroup=None)
+        state.update(supervisor=nobody, server=nobody, processes=[], left=[], cgroup=None)
     return state
 
 
@@ -723,15 +733,19 @@ def remove_files(folder: str, state: State) -> None:
             os.unlink(os.path.join(folder, name))
 
 
-def runs(base: str) -> list[tuple[str, State]]:
-    """(folder, state) of every launch that left a record."""
+def run_folders(base: str) -> list[tuple[str, Optional[State]]]:
+    """(folder, state) of every launch; None where it left no record."""
     top = os.path.join(base, "runs")
     try:
-        names = sorted(os.listdir(top))
+        folders = [os.path.join(top, name) for name in sorted(os.listdir(top))]
     except OSError:
         return []
-    pairs = [(os.path.join(top, name), read_state(os.path.join(top, name))) for name in names]
-    return [(folder, state) for folder, state in pairs if state]
+    return [(folder, read_state(folder)) for folder in folders if os.path.isdir(folder)]
+
+
+def runs(base: str) -> list[tuple[str, State]]:
+    """(folder, state) of every launch that left a record."""
+    return [(folder, state) for folder, state in run_folders(base) if state]
 
 
 def free_port(base: str) -> int:
@@ -762,6 +776,9 @@ def cmd_start(base: str, request: State) -> State:
     for part in (request["study"], request["launch"]):
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", part) or part.startswith("."):
             raise Refused("failed", "not a name for a folder: %r" % part)
+    for name in request["files"]:
+        if os.path.basename(name) != name:
+            raise Refused("failed", "a launch's file must be a plain name, not %r" % name)
     folder = os.path.join(base, "runs", "%s.%s.%d" % (request["study"], request["launch"], request["epoch"]))
     with locked(base) as lock:
         lease = check_epoch(base, request)
@@ -778,11 +795,13 @@ def cmd_start(base: str, request: State) -> State:
         marker = "%s/%s/%d/%s" % (request["study"], request["launch"], request["epoch"], random_part)
         words = {"@PORT@": str(port), "@DIR@": folder, "@PYTHON@": request["python"], "@BASE@": base}
         words["@MARKER@"] = marker
-        for name, content in request["files"].items():
-            if os.path.basename(name) != name:
-                raise Refused("failed", "a launch's file must be a plain name, not %r" % name)
-            write_file(os.path.join(folder, name), binascii.a2b_base64(content))
-        write_file(os.path.join(folder, "reserve"), b"\0" * 65536)
+        try:
+            for name, content in request["files"].items():
+                write_file(os.path.join(folder, name), binascii.a2b_base64(content))
+            write_file(os.path.join(folder, "reserve"), b"\0" * 65536)
+        except OSError:  # a full disk: no key stays behind without a record that says so
+            remove_files(folder, request)
+            raise
         env = dict(os.environ)
         env.update({key: substitute(value, words) for key, value in request["env"].items()})
         env.update(request["secret_env"])
@@ -822,13 +841,12 @@ def cmd_start(base: str, request: State) -> State:
             supervise(base, folder, state, secrets, argv, env, write_end)
         os.close(write_end)
         os.waitpid(child, 0)
-        with os.fdopen(read_end, "rb") as pipe:
-            pipe.read()  # ends when the server's process exists and is recorded, or when the supervisor died
-    recorded = read_state(folder)
-    if recorded is None:
-        raise Refused(
-            "failed", "the supervisor died: %s" % slurp(os.path.join(folder, "supervisor.log"))[-500:].strip()
-        )
+        with os.fdopen(read_end, "rb") as pipe:  # ends when the server exists and is recorded, or the supervisor died
+            complaint = pipe.read().decode("utf-8", "replace")
+        recorded = read_state(folder)
+        if complaint or recorded is None:
+            remove_files(folder, state)
+            raise Refused("failed", "the supervisor died: %s" % (complaint or "see %s/supervisor.log" % folder))
     return {"state": recorded, "folder": folder}
 
 
@@ -841,7 +859,10 @@ def supervise(
     env: dict[str, str],
     report: int,
 ) -> NoReturn:
-    """In the child of ``start``: detach, start the server, tell ``start``, stay until it has ended. No return."""
+    """In the child of ``start``: detach, start the server, tell ``start``, stay until it has ended. No return.
+
+    ``report`` is closed once the server is recorded; what keeps it from that is written there first.
+    """
     try:
         os.setsid()
         if os.fork():
@@ -860,12 +881,16 @@ def supervise(
         supervisor = Supervisor(base, folder, state, secrets)
         supervisor.spawn(argv, env)
         os.close(report)
+        report = -1
         supervisor.run()
-    except BaseException:  # noqa: BLE001 -- the last frame of a detached process: what is not written down here is lost
+    except BaseException as error:  # noqa: BLE001 -- the last frame of a detached process: what is not said here is lost
         import traceback
 
-        traceback.print_exc()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # closed where the server had been started
+            os.write(report, str(error or type(error).__name__).encode("utf-8", "replace"))
+        with contextlib.suppress(OSError):  # a full disk
+            traceback.print_exc()
+            sys.stderr.flush()
     finally:
         os._exit(0)
 
@@ -976,17 +1001,43 @@ def cmd_end(base: str, request: State) -> State:
     left: list[int] = []
     for _, state, _ in entries:
         left.extend(end_processes(state, lambda: 0.0))
-    tidy(base)
+    with locked(base):
+        tidy(base)
     return {"ended": ended, "left": left, "containers_left": boxes}
 
 
 def tidy(base: str) -> None:
-    """Remove the folders of old launches, all but the newest KEEP_RUNS that have ended."""
+    """Remove the folders of old launches, all but the newest KEEP_RUNS that have ended. With the lock held.
+
+    A launch without a record ended, or never began, when its folder last changed, unless a process still uses it.
+    """
     import shutil
 
-    done = [(state["ended"] or 0.0, folder) for folder, state in runs(base) if state["finished"] and not state["left"]]
-    for _, folder in sorted(done)[:-KEEP_RUNS]:
-        shutil.rmtree(folder, ignore_errors=True)
+    done: list[tuple[float, str, bool]] = []
+    for folder, state in run_folders(base):
+        if state is None:
+            with contextlib.suppress(OSError):
+                done.append((os.stat(folder).st_mtime, folder, False))
+        elif state["finished"] and not state["left"]:
+            done.append((state["ended"] or 0.0, folder, True))
+    old = sorted(done)[:-KEEP_RUNS]
+    used = set() if all(recorded for _, _, recorded in old) else used_folders(base)
+    for _, folder, _ in old:
+        if folder not in used:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def used_folders(base: str) -> set[str]:
+    """Folders of launches that live processes belong to: supervisors by their open log, servers by their marker."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                found.add(os.path.dirname(os.readlink("/proc/%s/fd/2" % name)))
+            marker = environment(int(name)).get(MARKER)
+            if marker:
+                found.add(os.path.join(base, "runs", ".".join(marker.split("/")[:3])))
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ questions
@@ -1062,7 +1113,8 @@ def which(name: str) -> str:
 
 
 def cmd_models(base: str, request: State) -> State:
-    """Per path or hub name: does the host have it, and its config.json (text)? Looks into the hub cache, offline."""
+    """Per path or hub name: does the host have it, its config.json (text), and names and bytes of its files of weights?
+    Looks into the hub cache, offline."""
     cache = os.environ.get("HF_HUB_CACHE") or os.path.join(
         os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"), "hub"
     )
@@ -1074,10 +1126,20 @@ def cmd_models(base: str, request: State) -> State:
             revision = slurp(os.path.join(repository, "refs", "main")).strip()
             folder = os.path.join(repository, "snapshots", revision) if revision else ""
         exists = bool(folder) and os.path.isdir(folder)
-        answers[path] = {"folder": folder if exists else None, "config": None}
+        answers[path] = {"folder": folder if exists else None, "config": None, "weights": []}
         if exists:
-            answers[path]["config"] = slurp(os.path.join(folder, "config.json")) or None
+            answers[path].update(config=slurp(os.path.join(folder, "config.json")) or None, weights=weights(folder))
     return {"models": answers}
+
+
+def weights(folder: str) -> list[tuple[str, int]]:
+    """Name and bytes of each file of weights, links followed."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(WEIGHTS):
+                found.append((name, os.stat(os.path.join(folder, name)).st_size))
+    return found
 
 
 def cmd_flood(base: str, request: State) -> State:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from storage import schema
 from storage.ranking import analysis_summary, ties
-from storage.records import LaunchRow, TrialRow
+from storage.records import LaunchRow, TrialRow, outcome
 from storage.store import Store
 from sweep.errors import UsageError
 
@@ -52,12 +52,7 @@ def show(store: Store, study_id: int, number: int) -> dict[str, Any]:
         "simulated": study.simulated,
         "trial": trial.number,
         "label": trial.config.label(),
-        "state": trial.state.value,
-        "verdict": trial.verdict.value if trial.verdict else None,
-        "phase": trial.phase.value if trial.phase else None,
-        "reason": trial.reason,
-        "evidence": trial.evidence,
-        "advice": trial.advice,
+        **outcome(trial),
         "flags": list(trial.flags),
         "flag_evidence": trial.flags,
         "config": trial.config.as_dict(),
@@ -94,12 +89,7 @@ def _launch(launch: LaunchRow) -> dict[str, Any]:
         "stage": launch.stage.value,
         "sequence": launch.sequence,
         "pair": launch.pair,
-        "state": launch.state.value,
-        "verdict": launch.verdict.value if launch.verdict else None,
-        "phase": launch.phase.value if launch.phase else None,
-        "reason": launch.reason,
-        "evidence": launch.evidence,
-        "advice": launch.advice,
+        **outcome(launch),
         "argv": list(launch.argv),
         "pid": launch.pid,
         "port": launch.port,

@@ -14,7 +14,7 @@ import pandas as pd
 import sqlalchemy as sa
 
 from storage import schema
-from storage.records import StudyRow
+from storage.records import StudyRow, outcome
 from storage.store import Store
 
 CONFIG_COLUMNS = ("algorithm", "draft_model", "num_steps", "topk", "num_draft_tokens", "cuda_graph")
@@ -51,12 +51,7 @@ def trials(store: Store, study: StudyRow) -> pd.DataFrame:
                 **_config(trial.config.as_dict()),
                 "config_key": trial.config.key,
                 "effective_key": effective.key if effective else None,
-                "state": trial.state.value,
-                "verdict": trial.verdict.value if trial.verdict else None,
-                "phase": trial.phase.value if trial.phase else None,
-                "reason": trial.reason,
-                "evidence": trial.evidence,
-                "advice": trial.advice,
+                **outcome(trial),
                 "flags": ",".join(trial.flags),
                 "origin": trial.origin,
                 "attempt": trial.attempt,

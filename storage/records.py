@@ -192,6 +192,18 @@ class LaunchRow:
     log_tail: tuple[str, ...]
 
 
+def outcome(row: TrialRow | LaunchRow) -> dict[str, str | None]:
+    """How far it is and how it ended, as every answer and table says it."""
+    return {
+        "state": row.state.value,
+        "verdict": row.verdict.value if row.verdict else None,
+        "phase": row.phase.value if row.phase else None,
+        "reason": row.reason,
+        "evidence": row.evidence,
+        "advice": row.advice,
+    }
+
+
 class StartedServer(Protocol):
     """What is known of a server once its process runs. ``argv`` is redacted."""
 

@@ -44,6 +44,7 @@ from sweep.model import (
 from sweep.proposing import Proposing
 from sweep.reports import Prepared
 from sweep.search.view import Told
+from sweep.sentences import interval
 from sweep.told import of_launches, told, violated
 
 # Flags that no analysis makes: they stay when it is made anew, the others follow it.
@@ -386,7 +387,7 @@ class Books:
             return None
         first = ranking[0]
         gain = first.result.gain
-        said = f"{gain.estimate:+.1%} ({gain.low:+.1%} to {gain.high:+.1%})" if gain else "not comparable"
+        said = interval(gain.as_dict()) if gain else "not comparable"
         return f"#{first.trial} {self._trials[first.trial].config.label()}: {said} over no speculation"
 
 

@@ -9,12 +9,12 @@
       StudyExistsError         exit 4   `start` met a study of that name; `resume` carries it on
       StudyNotFoundError       exit 5   no study of that name; near names are listed
       BusyError                exit 6   another controller holds the study or the host
-      HostError                exit 7   no host can be used (unreachable, key refused, no GPU, no python)
+      HostError                exit 7   no host can be used (unreachable, key refused, no GPU, no python, no Ray there)
 
 A trial's own failure is not an error of ours: it is a ``Diagnosis`` value (``sweep.model``).
 
 Errors cross the Ray border as values, never as exceptions; constructors therefore take one message only.
-130 is the exit code after Ctrl-C with everything stopped cleanly.
+130 is the exit code after Ctrl-C and `sweep stop`; a host on which not everything is known to have ended is named.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ class LiveServer:
     http: ServerHttp | None = None
     prepared: dict[str, PreparedPrompts] = field(default_factory=dict)
     warm: dict[int, BlockResult] = field(default_factory=dict)  # the last warm-up by concurrency
+    settled: bool = False  # after its warm-up, before its first block
 
     def tail(self) -> tuple[str, ...]:
         """The last lines of the log, secrets masked, each LONGEST_LINE characters at most."""

@@ -273,6 +273,9 @@ class HostOwner:
         try:
             server.log.drain()
             prepared = server.prepared_for(spec)
+            if not server.settled:
+                self._engine.settle(server.require_http())
+                server.settled = True
             self._engine.reset(server.require_http())
         except (HostError, RuntimeError, OSError) as error:
             words = f"the server could not be made ready for a block: {error}"

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import secrets
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,10 +17,9 @@ from typing import Any, Protocol
 from sweep.errors import HostError
 from sweep.owner import HostOwner
 from sweep.placement import node_of, on_node
+from sweep.ray_address import require_cluster
 from sweep.ray_home import VARIABLE, RayHome, end_stale
 from sweep.reports import OwnerSettings
-
-LISTENER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +61,49 @@ class InlinePool:
             owner.close()
 
 
+class PatientPool:
+    """Calls of a pool, until patience with a host is at its end: an owner may hang and yet live, and Ray waits for it
+    for ever."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._under_way: dict[str, set[asyncio.Task[Any]]] = {}
+        self._given_up: set[str] = set()
+        self._why: dict[str, str] = {}  # of the last time
+
+    def open(self, settings: Mapping[str, OwnerSettings]) -> None:
+        self._pool.open(settings)
+        self._given_up -= set(settings)
+
+    async def call(self, host: str, method: str, *args: Any) -> Any:
+        if host in self._given_up:
+            return HostLost(host, self._why[host])
+        task = asyncio.ensure_future(self._pool.call(host, method, *args))
+        under_way = self._under_way.setdefault(host, set())
+        under_way.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            under_way.discard(task)
+            task.cancel()
+        return HostLost(host, self._why[host]) if task.cancelled() else task.result()
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def waiting(self) -> list[str]:
+        """Hosts whose owner has not answered every call."""
+        return [host for host, tasks in self._under_way.items() if tasks]
+
+    def give_up(self, host: str, why: str) -> None:
+        """From now on every call of this owner comes back as :class:`HostLost`, those under way too, until the host
+        is opened anew."""
+        self._given_up.add(host)
+        self._why[host] = why
+        for task in self._under_way.get(host, ()):
+            task.cancel()
+
+
 class HostActor(HostOwner):
     """An owner in a process of its own, which must not hand on to servers what marks this process as Ray's."""
 
@@ -88,6 +128,8 @@ class RayPool:
 
         actor = ray.remote(HostActor)
         for name, value in settings.items():
+            if name in self._actors:  # one that hangs lives on
+                ray.kill(self._actors[name])
             node, placed = self._place(value)
             where = {"scheduling_strategy": _only(node)} if node else {}
             options = {"num_cpus": 0, "num_gpus": 0, "max_concurrency": 8, "max_restarts": 0, **where}
@@ -111,7 +153,7 @@ class RayPool:
         end_stale()
         os.environ |= ENVIRONMENT
         if self._address is not None:
-            _require_listener(self._address)
+            require_cluster(self._address)
         if self._address is None:
             self._home = RayHome()
             os.environ |= own_cluster_environment(self._home)
@@ -186,20 +228,6 @@ def own_cluster_environment(home: RayHome) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(24),
     }
-
-
-def _require_listener(address: str) -> None:
-    """Ray itself tries for minutes to reach an address where nobody is. HostError where nobody listens."""
-    found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
-    if found is None:
-        return  # "auto" and the like: Ray answers at once
-    try:
-        socket.create_connection((found[1].strip("[]"), int(found[2])), timeout=LISTENER_S).close()
-    except OSError as error:
-        raise HostError(
-            f"no Ray cluster at {address}: {error.strerror or error}. Start one there (`ray start --head`), mend "
-            "`ray.address` or RAY_ADDRESS, or leave both out: this tool then starts a cluster of its own."
-        ) from error
 
 
 def _only(node: str) -> Any:

@@ -8,7 +8,9 @@ Over 300 lines on purpose: the whole life of a study can be read in one place.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,12 +26,17 @@ from sweep.launching import PATH_LIMITED, LaunchOutcome, LaunchPlan
 from sweep.metrics import Slo
 from sweep.model import ArmConfig, Diagnosis, Flag, Role, Stage, Verdict
 from sweep.outputs import OutputCheck
-from sweep.pool import HostLost, Pool
+from sweep.pool import HostLost, PatientPool, Pool
 from sweep.reports import LaunchRequest, OwnerSettings, Prepared
 from sweep.seams import Listener
 
+GIVEN_UP = "given_up"  # the event {why} of a host whose owner is waited for no longer
 HEARTBEAT_S = 2.0
 CLOSE_S = 60.0  # what owners get to end their servers and let go of their hosts
+ANSWER_S = 20.0  # what an owner gets to answer that it will stop; it has threads to spare for that
+STOP_S = 180.0  # what a stop may take: GRACE_S of an owner, the host's other limits, a connection that is made anew
+SILENT_ROUNDS = 30  # heartbeats, of at most two HEARTBEAT_S each, after which an owner that answers none is given up
+PLACE_S, PLACE_PAUSE_S, PLACE_PAUSE_MAX_S = 60.0, 2.0, 16.0  # see Runner._prepared
 HOST_STRIKES = 3  # infrastructure failures in a row after which a host is set aside
 
 
@@ -61,15 +68,19 @@ class Runner:
     listener: Listener
     outputs: OutputCheck | None = None  # None: outputs are not comparable (sampling, no token ids)
     slo: Slo | None = None
+    _calls: PatientPool = field(init=False)
     _hostwork: HostWork = field(init=False)
+    _working: asyncio.Task[None] | None = None
     _stopping: str | None = None
+    _stop_asked: asyncio.Event = field(default_factory=asyncio.Event)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def __post_init__(self) -> None:
+        self._calls = PatientPool(self.pool)
         self._hostwork = HostWork(
             self.store,
             self.books,
-            self.pool,
+            self._calls,
             self.plans,
             self.request,
             self._event,
@@ -83,11 +94,11 @@ class Runner:
 
     def open(self) -> None:
         """Start the owners; to be called from the main thread, before :meth:`run`."""
-        self.pool.open({name: host.settings for name, host in self.hosts.items()})
+        self._calls.open({name: host.settings for name, host in self.hosts.items()})
 
     async def run(self) -> str:
         """Until finished, stopped or out of hosts; returns the study's new state (``finished`` or ``stopped``)."""
-        work = asyncio.create_task(self._work())
+        work = self._working = asyncio.create_task(self._work())
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
             await asyncio.wait((work, heartbeat), return_when=asyncio.FIRST_COMPLETED)
@@ -121,16 +132,44 @@ class Runner:
 
     async def _close(self) -> None:
         """End the owners, and with them every server that is still there."""
-        closing = [asyncio.ensure_future(self.pool.call(name, "close")) for name in self.hosts]
+        closing = [asyncio.ensure_future(self._calls.call(name, "close")) for name in self.hosts]
         await asyncio.wait(closing, timeout=CLOSE_S)  # a host out of reach ends its servers when their lease is over
 
     async def stop(self, why: str, *, now: bool = False) -> None:
-        """End what is running and leave a study that can be resumed: cleanly, or ``now`` without any grace."""
+        """End what is running and leave a study that can be resumed: cleanly, or ``now`` without any grace.
+
+        A host is given up when its owner does not answer within ANSWER_S (CLOSE_S for ``now``, whose answer is that
+        its servers were killed), or has not ended its work after STOP_S.
+        """
         self._stopping = self._stopping or why
         self._event("stopping", why=why)
-        await asyncio.gather(*(self.pool.call(name, "cancel", now) for name in self.hosts))
+        self._stop_asked.set()
         async with self._changed:
             self._changed.notify_all()
+        asked = {name: asyncio.ensure_future(self._calls.call(name, "cancel", now)) for name in self.hosts}
+        limit = CLOSE_S if now else ANSWER_S
+        await asyncio.wait(asked.values(), timeout=limit)
+        self._give_up([name for name, task in asked.items() if not task.done()], f"has not answered for {limit:g} s")
+        if self._working is not None:
+            await asyncio.wait({self._working}, timeout=STOP_S)
+            self._give_up(self._calls.waiting(), f"has not ended its work {STOP_S:g} s after it was asked to")
+
+    def _give_up(self, hosts: Sequence[str], what: str) -> None:
+        """Wait no longer for these owners: what is under way there ends as on a host that is lost."""
+        for name in hosts:
+            host, lease_s = self.hosts[name], self.hosts[name].settings.lease_s
+            why = (
+                f"the owner of host {name} {what} and is given up. A server may still run there: it ends by itself "
+                f"within {lease_s:g} s, its lease. `sweep ps {host.machine} --space YAML` shows it; the host's next "
+                "owner ends what is left."
+            )
+            self._calls.give_up(name, why)
+            self._event(GIVEN_UP, host=name, why=why)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but not on when the study is to stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop_asked.wait(), seconds)
 
     async def _all_hosts(self, part: Any) -> None:
         """One task per host; the first that fails (the database, a bug) ends the others and is raised alone."""
@@ -146,16 +185,29 @@ class Runner:
 
     async def _prepare(self, host: HostState) -> None:
         self._event("prepare", host=host.name)
-        answer = await self.pool.call(host.name, "prepare")
-        if isinstance(answer, HostLost):
-            answer = Prepared(error=answer.message)
+        answer = await self._prepared(host)
         if answer.error is not None:
             self.books.host_error(host.name, host.settings.kind, answer)
             self._set_aside(host, answer.error)
             return
+        assert answer.facts is not None  # either is there
         self.books.host_ready(host.name, host.settings.kind, answer.facts)
         if answer.left_over:
             self._event("left_over", host=host.name, launches=list(answer.left_over))
+
+    async def _prepared(self, host: HostState) -> Prepared:
+        """What the host's owner says of it. For half a minute Ray goes on placing owners on a node that is lost: one
+        that is gone before it has answered is placed again, for PLACE_S."""
+        began, pause = time.monotonic(), PLACE_PAUSE_S
+        while isinstance(answer := await self._calls.call(host.name, "prepare"), HostLost):
+            if self._stopping is not None or time.monotonic() + pause > began + PLACE_S:
+                return Prepared(error=answer.message)
+            self._event("placing", host=host.name, why=answer.message, pause_s=pause)
+            await self._pause(pause)
+            pause = min(2 * pause, PLACE_PAUSE_MAX_S)
+            self._open_anew(host)
+        assert isinstance(answer, Prepared)
+        return answer
 
     def _set_aside(self, host: HostState, why: str) -> None:
         host.aside = why
@@ -167,27 +219,38 @@ class Runner:
             raise self.books.no_host_error({name: host.aside or "" for name, host in self.hosts.items()})
 
     async def _reopen(self, host: HostState) -> None:
-        """A lost actor: a new one, of a higher epoch, which first ends what the old one left on the host."""
-        host.settings = self.renew_owner(host.settings)
-        self.pool.open({host.name: host.settings})
+        """A lost actor: a new one, which first ends what the old one left on the host."""
+        self._open_anew(host)
         await self._prepare(host)
+
+    def _open_anew(self, host: HostState) -> None:
+        """A new owner, of a higher epoch."""
+        host.settings = self.renew_owner(host.settings)
+        self._calls.open({host.name: host.settings})
 
     async def _heartbeat(self) -> None:
         asked: dict[str, asyncio.Task[Any]] = {}  # an owner that does not answer must not cost the others their leases
+        silent: Counter[str] = Counter()  # rounds, not seconds: a controller that itself stood still blames nobody
+        ending: asyncio.Task[None] | None = None
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             for name, host in self.hosts.items():
                 if host.aside is None and name not in asked:
-                    asked[name] = asyncio.ensure_future(self.pool.call(name, "heartbeat"))
+                    asked[name] = asyncio.ensure_future(self._calls.call(name, "heartbeat"))
             if asked:
                 await asyncio.wait(asked.values(), timeout=HEARTBEAT_S)
             for name in [name for name, task in asked.items() if task.done()]:
                 progress = asked.pop(name).result()
+                silent.pop(name, None)
                 if isinstance(progress, dict):
                     self._event("progress", host=name, **progress)
                     self._note_phase(self.hosts[name], progress["phase"])
+            silent.update(asked.keys())
+            self._give_up([n for n in asked if silent[n] == SILENT_ROUNDS], f"answered no {SILENT_ROUNDS} heartbeats")
             if self._stopping is None and self.store.stop_requested(self.books.study_id):
-                await self.stop("asked by `sweep stop`")
+                ending = asyncio.create_task(self.stop("asked by `sweep stop`"))
+            if ending is not None and ending.done():
+                ending.result()  # as an error of this task
             self.store.controller_heartbeat(self.books.study_id)
 
     def _note_phase(self, host: HostState, phase: str | None) -> None:
@@ -357,7 +420,7 @@ class Runner:
         if host.strikes >= HOST_STRIKES:
             self._set_aside(host, f"{host.strikes} infrastructure failures in a row, the last: {why}")
         else:
-            await asyncio.sleep(self.settings.retry_pause_s * 2 ** (host.strikes - 1))
+            await self._pause(self.settings.retry_pause_s * 2 ** (host.strikes - 1))
 
     def _event(self, kind: str, **more: Any) -> None:
         more = {key: in_words(v) if isinstance(v, Diagnosis) else v for key, v in more.items()}

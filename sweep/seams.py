@@ -107,6 +107,7 @@ class Engine(Protocol):
 
     name: str
     time_scale: float  # real seconds for one second of the engine's clock; 1 for a real engine
+    packages: tuple[str, ...]  # Python packages of which a launch imports most, on the host
     caches: Mapping[str, str]  # environment variable that moves a cache of compiled kernels -> a name for its folder
 
     def tools(self, gpus: int) -> HostTools: ...
@@ -172,6 +173,11 @@ class Engine(Protocol):
 
     def reset(self, http: HttpGet) -> None:
         """Flush the prefix cache; raises RuntimeError with the server's words if it would not."""
+        ...
+
+    def settle(self, http: HttpGet) -> None:
+        """Once per launch, warm and not yet measured: keep the server's own housekeeping out of the blocks. What it
+        has no means for is left as it is; OSError where it does not answer."""
         ...
 
     def abort_all(self, http: HttpGet) -> None: ...

@@ -5,9 +5,14 @@ Percent only here and in tables; JSON keeps fractions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
+
+_NUMBER = r"[+-]?\d+(?:\.\d+)?"
+# What a page keeps on one line: an interval in any of the ways it is written here, a number with its %.
+UNBROKEN = re.compile(rf"({_NUMBER}(?: %)?(?:-| to | \.\. ){_NUMBER}(?: %)?|{_NUMBER} %)")
 
 
 def percent(fraction: float) -> str:

@@ -32,9 +32,10 @@ from sweep.pins import added_pins
 from sweep.planning import make_plan, outputs_comparable, prompts_of, slo
 from sweep.pool import Pool, RayPool
 from sweep.proposing import Proposing, proposer_of
+from sweep.ray_address import configured
 from sweep.runner import Runner, RunSettings
 from sweep.seams import Listener
-from sweep.warmstart import WarmStart
+from sweep.warmstart import WarmStart, sources
 
 
 class Progress(AbstractContextManager["Progress"], Listener, Protocol):
@@ -46,7 +47,10 @@ MakeProgress = Callable[[Books, RunSettings], Progress]
 
 def create(store: Store, spec: StudySpec, yaml: str) -> StudyRow:
     """A new study row. Raises StudyExistsError, which names `resume`."""
-    SearchSpace.from_spec(spec)  # a space without a servable configuration is refused before there is a row
+    # Refused before there is a row: a space without a servable configuration, a warm start from what is not there.
+    SearchSpace.from_spec(spec)
+    if isinstance(spec.warm_start, str):
+        sources(store, spec, frozenset())  # which GPUs there are is not known yet
     return store.create_study(
         spec.name,
         engine=spec.engine,
@@ -85,7 +89,7 @@ def run(store: Store, study: StudyRow, spec: StudySpec, make_progress: MakeProgr
         runner = Runner(
             store=store,
             books=books,
-            pool=pool or RayPool(spec.ray.address or os.environ.get("RAY_ADDRESS")),
+            pool=pool or RayPool(configured(spec.ray.address)),
             hosts=host_states(store, study, spec, prompts),
             settings=settings,
             plans={stage: make_plan(spec, stage, prompts) for stage in Stage},
@@ -141,7 +145,8 @@ async def _run_stoppable(runner: Runner) -> str:
 
     def interrupted() -> None:
         if len(stops) < 2:
-            stops.append(loop.create_task(runner.stop("interrupted", now=bool(stops))))
+            why = "interrupted again, without grace" if stops else "interrupted"
+            stops.append(loop.create_task(runner.stop(why, now=bool(stops))))
         else:
             task.cancel()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from storage.store import Store
 from sweep.cli.main import main
 from tests.report_tests.made import make
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -21,12 +18,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     with Store.open(url) as store:
         make(store)
     return url
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store.open(url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -41,22 +32,6 @@ def own_url(tmp_path: Path) -> str:
     with Store.open(url) as store:
         make(store)
     return url
-
-
-@pytest.fixture
-def sweep(url: str, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line; (exit code, stdout, stderr)."""
-
-    def run(*argv: str, db: str = url) -> tuple[int, str, str]:
-        code = 0
-        try:
-            main([*argv, "--db", db])
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return run
 
 
 @pytest.fixture(scope="session")

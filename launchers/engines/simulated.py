@@ -29,6 +29,7 @@ class SimulatedEngine(SglangEngine):
     """
 
     name = "simulated"
+    packages = ()  # its server is one file
 
     def __init__(
         self,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from launchers.hosts.ssh_config import resolve
 from launchers.locks import Owner, this_holder
 from launchers.servers import HostServers, ModelFiles
+from sweep.cli.byte_code import byte_code
+from sweep.cli.check import Check
+from sweep.cli.host_comparison import Looked, named_models
+from sweep.config import plain_env
 from sweep.errors import HostError, SweepError
 from sweep.model import HostFacts
 from sweep.registry import ENGINES, HOST_SETTINGS, HOSTS, load
@@ -20,19 +23,6 @@ if TYPE_CHECKING:
 
 LOW_DISK_MIB = 10 * 1024  # kernel caches, logs and a drafter fit; below that a long study may not
 CLOCK_S = 2.0  # nothing we measure compares two clocks; people who read logs do
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report. ``warn`` is worth knowing, ``fail`` keeps a study from running."""
-
-    name: str
-    status: Literal["ok", "warn", "fail"]
-    value: str
-    advice: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def servers_of(host: Host, engine: str, engine_args: dict[str, Any], gpus: int, study: str) -> tuple[HostServers, Any]:
@@ -58,13 +48,13 @@ def engine_args(spec: StudySpec | None) -> dict[str, Any]:
     return {"profile": spec.simulate.profile, "time_scale": spec.simulate.time_scale}
 
 
-def check_hosts(hosts: Sequence[Host], spec: StudySpec | None) -> list[list[Check]]:
-    """The checks of every host, all at once."""
+def check_hosts(hosts: Sequence[Host], spec: StudySpec | None) -> list[Looked]:
+    """Every host, all at once."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         return list(pool.map(lambda host: check_host(host, spec), hosts))
 
 
-def check_host(host: Host, spec: StudySpec | None) -> list[Check]:
+def check_host(host: Host, spec: StudySpec | None) -> Looked:
     """Everything a study needs of a host. What follows from a failed step is left out."""
     wanted = spec.gpus_of(host) if spec else (host.gpus or ())
     engine = spec.engine if spec else "sglang"
@@ -72,20 +62,27 @@ def check_host(host: Host, spec: StudySpec | None) -> list[Check]:
     try:
         servers, made = servers_of(host, engine, engine_args(spec), max(wanted, default=-1) + 1, "doctor")
         try:
-            facts = servers.inspect(made.version_command(host.python or "python3"))
-            return [
+            python = host.python or "python3"
+            facts = servers.inspect(made.version_command(python))
+            env = plain_env(spec) if spec else {}
+            # Simulated models have no files.
+            models = {} if spec is None or spec.simulated else servers.models([path for _, path in named_models(spec)])
+            checks = [
                 *key,
                 *_reached(facts),
                 *_gpus(facts, wanted, spec),
                 *_software(facts, engine),
-                *_rest(servers, facts, spec),
+                *byte_code(servers, python, made.packages, env, container=host.container is not None),
+                *_rest(servers, facts),
+                *(_model(name, models[path]) for name, path in named_models(spec) if path in models),
             ]
+            return Looked(host, checks, facts, models)
         finally:
             servers.close()
     except HostError as error:
-        return [*key, Check("connection", "fail", str(error))]
+        return Looked(host, [*key, Check("connection", "fail", str(error))])
     except SweepError as error:
-        return [*key, Check("settings", "fail", str(error))]
+        return Looked(host, [*key, Check("settings", "fail", str(error))])
 
 
 def _reached(facts: HostFacts) -> list[Check]:
@@ -139,7 +136,7 @@ def _software(facts: HostFacts, engine: str) -> list[Check]:
     return [Check("engine", "ok", f"{engine} {facts.engine_version}")]
 
 
-def _rest(servers: HostServers, facts: HostFacts, spec: StudySpec | None) -> list[Check]:
+def _rest(servers: HostServers, facts: HostFacts) -> list[Check]:
     low = facts.disk_free_mib < LOW_DISK_MIB
     checks = [
         Check("disk", "warn" if low else "ok", f"{facts.disk_free_mib} MiB free", "Make room." if low else ""),
@@ -150,12 +147,7 @@ def _rest(servers: HostServers, facts: HostFacts, spec: StudySpec | None) -> lis
         checks.append(Check("lock", "ok", "nobody holds the host"))
     else:
         checks.append(Check("lock", "warn", f"held by {holder}", f"`sweep stop {holder.study}` ends that study."))
-    if spec is None or spec.simulated:  # simulated models have no files
-        return checks
-    drafters = [drafter.path for drafter in spec.drafters.values()]
-    models = servers.models([spec.model.path, *drafters])
-    checks.append(_model("target model", models[spec.model.path]))
-    return checks + [_model(f"draft model {d.name}", models[d.path]) for d in spec.drafters.values()]
+    return checks
 
 
 def _model(name: str, files: ModelFiles) -> Check:

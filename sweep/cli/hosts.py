@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ from sweep.errors import HostError, UsageError
 
 if TYPE_CHECKING:
     from launchers.servers import Found, HostServers
-    from sweep.cli.host_checks import Check
+    from sweep.cli.check import Check
     from sweep.config import Host, StudySpec
 
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
@@ -33,30 +34,48 @@ def doctor(space: str | None, names: tuple[str, ...], db_url: str, as_json: bool
     Ends with exit code 7 when something keeps a study from running.
     """
     from sweep.cli import host_checks
-    from sweep.cli.installation import installation
+    from sweep.cli.host_comparison import compared
+    from sweep.cli.installation import installation, secrets
+    from sweep.ray_address import configured
 
     spec, hosts = _hosts(space, names)
-    here = installation(db_url)
+    here = [*installation(db_url, configured(spec.ray.address if spec is not None else None)), *secrets(spec)]
     there = host_checks.check_hosts(hosts, spec)
-    bad = [host.name for host, checks in zip(hosts, there, strict=True) if _failed(checks)]
+    across = compared(there, spec)
+    bad = [looked.host.name for looked in there if _failed(looked.checks)]
     if as_json:
         found = [
-            {"name": host.name, "kind": host.kind, "ok": host.name not in bad, "checks": [c.as_dict() for c in checks]}
-            for host, checks in zip(hosts, there, strict=True)
+            {
+                "name": looked.host.name,
+                "kind": looked.host.kind,
+                "ok": looked.host.name not in bad,
+                "checks": [check.as_dict() for check in looked.checks],
+            }
+            for looked in there
         ]
         ok = not bad and not _failed(here)
         simulated = bool(spec and spec.simulated)
-        print_json({"ok": ok, "simulated": simulated, "installation": [c.as_dict() for c in here], "hosts": found})
+        print_json(
+            {
+                "ok": ok,
+                "simulated": simulated,
+                "installation": [check.as_dict() for check in here],
+                "hosts": found,
+                "across_hosts": [check.as_dict() for check in across],
+            }
+        )
     else:
         if spec is not None and spec.simulated:
             click.echo("simulated engine: no real server will run on these hosts")
         _print("this installation", here)
-        for host, checks in zip(hosts, there, strict=True):
-            _print(f"host {host.name}", checks)
+        for looked in there:
+            _print(f"host {looked.host.name}", looked.checks)
+        if across:
+            _print("hosts beside each other", across)
     if bad:
         raise HostError(f"{len(bad)} of {len(hosts)} hosts cannot be used: {', '.join(bad)}")
-    if _failed(here):
-        raise HostError("this installation is not complete")
+    if wrong := [check.name for check in here if check.status == "fail"]:
+        raise HostError(f"this installation is not in order: {', '.join(wrong)}")
 
 
 @click.command()
@@ -138,11 +157,11 @@ def _servers(entry: Host) -> HostServers:
     return servers_of(entry, "sglang", {}, 0, "clean")[0]
 
 
-def _failed(checks: list[Check]) -> bool:
+def _failed(checks: Sequence[Check]) -> bool:
     return any(check.status == "fail" for check in checks)
 
 
-def _print(title: str, checks: list[Check]) -> None:
+def _print(title: str, checks: Sequence[Check]) -> None:
     click.echo(title)
     width = max(len(check.name) for check in checks)
     for check in checks:

@@ -12,8 +12,10 @@ from tempfile import TemporaryFile
 
 from packaging.requirements import Requirement
 
-from sweep.cli.host_checks import Check
-from sweep.errors import SweepError
+from sweep.cli.check import Check
+from sweep.config import StudySpec, secret_env
+from sweep.errors import ConfigError, SweepError
+from sweep.ray_address import require_cluster
 from sweep.ray_home import BASE
 
 DISTRIBUTION = "specsweep"
@@ -31,9 +33,22 @@ RAY_TEMP_MIB = 200  # its logs and sockets
 LOW_DATABASE_MIB = 500  # a study that cannot write ends at once; a long one should not come near
 
 
-def installation(db_url: str) -> list[Check]:
-    """Is this one installation, of what, with what beside it, and can it keep what a study needs?"""
-    return [_packages(), *_libraries(), *_extras(), _ray_room(), _ray_auth(), _database(db_url)]
+def installation(db_url: str, cluster: str | None = None) -> list[Check]:
+    """Is this one installation, of what, with what beside it, and can it keep what a study needs? ``cluster``: the
+    address of the Ray cluster that a study would use; None: one of its own."""
+    ray = [_ray_room()] if cluster is None else [_ray_cluster(cluster)]
+    return [_packages(), *_libraries(), *_extras(), *ray, _ray_auth(cluster), _database(db_url)]
+
+
+def secrets(spec: StudySpec | None) -> list[Check]:
+    """Are the ``${NAME}`` of the search space there to be read, as a start will read them? Never their values."""
+    if spec is None:
+        return []
+    try:
+        found = secret_env(spec, os.environ)
+    except ConfigError as error:
+        return [Check("secrets", "fail", str(error))]
+    return [Check("secrets", "ok", ", ".join(found))] if found else []
 
 
 def _packages() -> Check:
@@ -101,9 +116,18 @@ def _ray_room() -> Check:
     return Check("room for Ray", "ok", said)
 
 
-def _ray_auth() -> Check:
+def _ray_cluster(address: str) -> Check:
+    try:
+        require_cluster(address)
+    except SweepError as error:
+        what, _, advice = str(error).partition(". ")
+        return Check("Ray cluster", "fail", what, advice)
+    return Check("Ray cluster", "ok", f"{address} answers")
+
+
+def _ray_auth(cluster: str | None) -> Check:
     mode = os.environ.get("RAY_AUTH_MODE")
-    if os.environ.get("RAY_ADDRESS") and mode != "token":
+    if cluster is not None and mode != "token":
         advice = "Whoever reaches the cluster's ports can run code on it: set RAY_AUTH_MODE=token there and here."
         return Check("ray auth", "warn", mode or "not set", advice)
     return Check("ray auth", "ok", mode or "not set; Ray runs on this machine alone")

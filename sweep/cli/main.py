@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from sweep import __version__
 from sweep.errors import SweepError
+
+READER_GONE = 141  # 128 + SIGPIPE, what a shell gives for any command in front of `| head`
 
 # name -> (module, attribute, one line of help). The help stands here so that `sweep --help` imports nothing else.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -41,8 +47,30 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """End in silence where whoever read our output has gone. Click alone would end with 1, an error without words."""
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)  # what is still in a buffer is written when the interpreter ends
+        os.dup2(nowhere, 2)
+        sys.exit(READER_GONE)
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands' names and help without importing them."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with _reader_may_leave():  # --help and --version are printed here
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _reader_may_leave():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -87,6 +115,3 @@ def main(argv: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("sweep: interrupted", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)

@@ -87,6 +87,8 @@ class LiveProgress:
                 confirm = " (confirm)" if event.get("stage") == "confirm" else ""
                 host.arm, host.trial, host.begun = event["arm"] + confirm, event.get("trial"), event["at"]
                 self._begun = self._begun or event["at"]
+        elif kind == "placing":
+            host.phase = "looking for a Ray node"
         elif kind == "host_aside":
             host.phase, host.arm, host.trial = f"set aside: {event['why']}", "", None
         elif kind in ("finished", "launched"):
@@ -138,10 +140,12 @@ class LiveProgress:
 
 
 class PlainProgress:
-    """One line an event, for logs and pipes."""
+    """One line an event, for logs and pipes. Where nobody takes the lines any more (`| tee` was ended, the log's disk
+    is full) the study goes on without them."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
+        self._heard = True
 
     def __enter__(self) -> PlainProgress:
         return self
@@ -150,10 +154,13 @@ class PlainProgress:
         return None
 
     def on_event(self, event: Mapping[str, Any]) -> None:
-        if event["kind"] in QUIET:
+        if event["kind"] in QUIET or not self._heard:
             return
         if line := describe(event):
-            self._write(f"{time.strftime('%H:%M:%S', time.localtime(event['at']))} {line}")
+            try:
+                self._write(f"{time.strftime('%H:%M:%S', time.localtime(event['at']))} {line}")
+            except OSError:
+                self._heard = False
 
 
 def describe_phase(event: Mapping[str, Any]) -> str:
@@ -171,6 +178,10 @@ def describe(event: Mapping[str, Any]) -> str | None:
     kind, host = event["kind"], event.get("host")
     if kind == "host_aside":
         return f"host {host} is set aside: {event['why']}"
+    if kind == "given_up":
+        return str(event["why"])
+    if kind == "placing":
+        return f"host {host} has no owner yet, tried again in {event['pause_s']:g} s: {event['why']}"
     if kind == "left_over":
         return f"host {host}: ended what an earlier run left: launches {', '.join(event['launches'])}"
     if kind == "unclean_stop":

@@ -12,6 +12,7 @@ from sweep.cli.completion import studies
 from sweep.cli.ranking_text import print_groups, print_ranking
 from sweep.cli.trial_text import print_trial
 from sweep.errors import BusyError, UsageError
+from sweep.model import ArmConfig
 
 if TYPE_CHECKING:
     from storage.records import StudyRow
@@ -105,7 +106,7 @@ def pareto(study: str | None, objectives: str | None, db_url: str, as_json: bool
             "baseline" if point["is_baseline"] else str(point["trial"]),
             "yes" if point["on_front"] else "no",
             *(render.number(point["values"][key], 2) for key in keys),
-            "no speculation" if point["is_baseline"] else render.config_text(point["config"]),
+            ArmConfig.from_dict(point["config"]).label(),
         ]
         for point in points
     ]

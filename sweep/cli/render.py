@@ -6,13 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sweep import sentences
 from sweep.cli.common import is_tty
 from sweep.sentences import headline, percent, sentence
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 __all__ = [
     "NONE",
@@ -39,22 +42,67 @@ def banner(answer: Mapping[str, Any]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Cells are printed as they are: nothing in them is markup."""
+    """Cells are printed as they are: nothing in them is markup. A terminal too narrow for the table without breaking
+    words gets each row as a paragraph."""
     if is_tty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        drawn = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            drawn.add_column(column, overflow="fold")
-        for row in rows:
-            drawn.add_row(*(Text(cell) for cell in row))
-        Console(highlight=False).print(drawn)
+        _on_terminal(columns, rows)
         return
     widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
     for row in (columns, *rows):
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _on_terminal(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    widths = fitted(columns, rows, console.width)
+    if widths is None:
+        for row in rows:
+            cells = [pair for pair in zip(columns, row, strict=True) if pair[1] not in ("", NONE)]
+            parts = [Text.assemble((name, "bold"), f" {cell}") for name, cell in cells]
+            for line, indent in _paragraph(parts, console.width):
+                console.print(Padding(line, (0, 0, 0, indent), expand=False))
+        return
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for column, width in zip(columns, widths, strict=True):
+        drawn.add_column(column, width=width, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    console.print(drawn)
+
+
+def _paragraph(parts: Sequence[Text], room: int) -> Iterator[tuple[Text, int]]:
+    """Lines of whole parts, where a part is no longer than a line, and by how much each is indented."""
+    line, indent = parts[0].copy(), 0
+    for part in parts[1:]:
+        if indent + len(line) + len("; ;") + len(part) <= room:
+            line.append("; ").append(part)
+        else:
+            yield line.append(";"), indent
+            line, indent = part.copy(), 2
+    yield line, indent
+
+
+GAP = 2  # between columns
+
+
+def fitted(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """Width of each column in ``room`` characters, wrapped between words where it must be; None where words would
+    break."""
+    stood = list(zip(columns, *rows, strict=True))
+    widths = [max(map(len, cells)) for cells in stood]
+    least = [max(len(word) for cell in cells for word in cell.split() or [""]) for cells in stood]
+    room -= GAP * (len(columns) - 1)
+    if sum(least) > room:
+        return None
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=lambda i: widths[i] if widths[i] > least[i] else 0)
+        widths[widest] -= 1
+    return widths
 
 
 @contextmanager

@@ -33,6 +33,8 @@ def report(
     """Write STUDY as one self-contained HTML page (or Markdown for a pull request; `-o -` prints it)."""
     from sweep.report.facts import collect
 
+    if as_json and str(output) == "-":
+        raise UsageError("`-o -` and --json both want standard output: name a file, or leave --json out")
     kind = kind or ("md" if output is not None and output.suffix in (".md", ".markdown") else "html")
     with render.busy() as say:
         say("reading the study")
@@ -48,7 +50,7 @@ def report(
             from sweep.report.page import render as page
 
             text = page(facts)
-    if output is not None and str(output) == "-":
+    if str(output) == "-":
         click.echo(text, nl=False)
         return
     target = output or Path(f"{row.name}.{kind}")

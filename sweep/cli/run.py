@@ -119,18 +119,32 @@ def stop(study: str | None, wait: bool, db_url: str) -> None:
 
     from storage.records import StudyState
     from storage.store import Store
+    from sweep.controller import controlled
 
     with Store.open(db_url, create=False) as store:
         row = store.study(study)
-        if row.state is not StudyState.RUNNING or row.controller is None:
-            click.echo(f"study {row.name!r} is not running ({row.state.value})")
+        if not controlled(row):
+            ended = row.state is StudyState.FINISHED
+            words = "it is finished" if ended else f"`sweep resume {row.name}` carries it on"
+            click.echo(f"study {row.name!r} is not running; {words}")
             return
+        asked_at = time.time()
         store.request_stop(row.id)
         click.echo(f"asked study {row.name!r} to stop")
-        while wait and store.study_by_id(row.id).controller is not None:
+        while wait and controlled(store.study_by_id(row.id)):
             time.sleep(0.3)  # polling another process's row; it answers within its heartbeat of two seconds
         if wait:
             click.echo(f"study {row.name!r} has stopped; `sweep resume {row.name}` carries it on")
+            _say_given_up(store, row, asked_at)
+
+
+def _say_given_up(store: Store, study: StudyRow, since: float) -> None:
+    """Which hosts did not end their work since this Unix time, and what that means; on stderr."""
+    from sweep.runner import GIVEN_UP
+
+    for event in store.events(study.id, kind=GIVEN_UP):
+        if event.at >= since:
+            click.echo(event.detail["why"], err=True)
 
 
 # What --url measures with where no SPACE is given; its space is never used.
@@ -190,6 +204,7 @@ def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
                 f"from {100 * floor['minimum_detectable_gain']:.1f} % on",
                 err=as_json,
             )
+    begun = time.time()
     try:
         # Ray prints what it hears of its cluster; beside JSON that belongs on stderr.
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
@@ -201,6 +216,8 @@ def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
         raise
     answer = summary(store, study.id)
     finish.tell(answer)
+    if state == "stopped":
+        _say_given_up(store, study, begun)
     if as_json:
         print_json(answer)
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sweep.cli import render
 from sweep.cli.common import db_option, is_tty, json_option, print_json, study_argument
 from sweep.cli.progress import clock
 from sweep.sentences import headline
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     from storage.records import StudyRow
 
 WATCH_S = 1.0
+STARTING_S = 60.0  # from a study's row to its controller, which `--detach` starts as a process of its own
 
 
 @click.command()
 @study_argument
-@click.option("--watch", is_flag=True, help="Follow the study until it stops.")
+@click.option("--watch", is_flag=True, help="Follow the study until it stops; with --json its last state alone.")
 @db_option
 @json_option
 def status(study: str | None, watch: bool, db_url: str, as_json: bool) -> None:
@@ -42,12 +44,13 @@ def status(study: str | None, watch: bool, db_url: str, as_json: bool) -> None:
             _watch(answer, look, best)
             return
         while True:
-            if as_json:
+            going_on = watch and answer["state"] == "running"
+            if as_json and not going_on:
                 print_json(answer)
-            else:
+            elif not as_json:
                 for line in lines(answer, best()):
                     click.echo(line)
-            if not watch or answer["state"] != "running":
+            if not going_on:
                 return
             time.sleep(WATCH_S)  # the next look
             answer = look()
@@ -74,31 +77,34 @@ def _watch(answer: dict[str, Any], look: Callable[[], dict[str, Any]], best: Cal
 @json_option
 def ls(db_url: str, as_json: bool) -> None:
     """List the studies in the database, the newest first."""
-    from rich.console import Console
-    from rich.table import Table
-
     from storage import queries
     from storage.store import Store
 
     with Store.open(db_url, create=False) as store:
-        found = queries.studies(store)
+        rows = {row.name: row for row in store.studies()}
+        found = [item | {"state": _living(item, rows[item["study"]])["state"]} for item in queries.studies(store)]
     if as_json:
         print_json(found)
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in ("study", "state", "engine", "started", "trials"):
-        table.add_column(column)
-    for item in found:
-        table.add_row(item["study"], item["state"], item["engine"], _when(item["created_at"]), _counts(item["counts"]))
-    Console().print(table)
+    elif not found:
+        click.echo("No study yet: `sweep start SPACE.yaml` makes one.")
+    else:
+        render.table(
+            ["study", "state", "engine", "started", "trials"],
+            [
+                [item["study"], item["state"], item["engine"], _when(item["created_at"]), _counts(item["counts"])]
+                for item in found
+            ],
+        )
 
 
 def _living(answer: dict[str, Any], row: StudyRow) -> dict[str, Any]:
     """A study whose controller is gone is not running, whatever its row says."""
     from sweep.controller import controlled
 
-    if answer["state"] == "running" and row.controller is not None and not controlled(row):
-        return {**answer, "state": "stopped", "note": "its controller was killed; `sweep resume` carries it on"}
+    starting = row.controller is None and time.time() - row.created_at < STARTING_S
+    if answer["state"] == "running" and not starting and not controlled(row):
+        why = "it was never begun" if row.controller is None else "its controller was killed"
+        return {**answer, "state": "stopped", "note": f"{why}; `sweep resume {row.name}` carries it on"}
     return {**answer, "note": None}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from search_spaces import rules
 from sweep import registry
 from sweep.bench.workload import FORMATS
+from sweep.config.fields import meant_container
 from sweep.config.models import StudySpec
 from sweep.config.parts import KnownGood
 from sweep.config.slots import gpus_offered
@@ -140,7 +141,8 @@ def _hosts(spec: StudySpec) -> Iterator[Problem]:
     needed = spec.gpus_per_arm
     for index, host in enumerate(spec.hosts):
         if host.kind not in registry.HOSTS:
-            yield ("hosts", index, "kind"), f"{host.kind!r} is no kind of host{nearest(host.kind, registry.HOSTS)}"
+            hint = meant_container(host.kind) or nearest(host.kind, registry.HOSTS)
+            yield ("hosts", index, "kind"), f"{host.kind!r} is no kind of host{hint}"
         slots = {f"{other.name}.{number}" for other in spec.hosts for number in range(other.slots) if other.slots > 1}
         if host.name in names[:index] or host.name in slots:
             yield ("hosts", index, "name"), f"two hosts are named {host.name!r}"

@@ -51,6 +51,9 @@ OWNED_FLAGS = {
     "dist-init-addr": "an arm runs on one host; several nodes are not supported",
 }
 
+# What other tools call containers, at the top or at a host (where `container` is right).
+CONTAINER_WORDS = ("runtime", "docker", "image", "docker_image", "container")
+
 
 class Part(BaseModel):
     """Base of all parts: immutable, strict types, no unknown keys."""
@@ -200,6 +203,16 @@ def gpus(value: Any) -> Any:
 def container(value: Any) -> Any:
     """``IMAGE`` is short for ``{image: IMAGE}``."""
     return {"image": value} if isinstance(value, str) else value
+
+
+def meant_container(word: str) -> str:
+    """What to write instead, for a word that other tools use for containers: there is one spelling of it here."""
+    if word not in CONTAINER_WORDS:
+        return ""
+    return (
+        "; to run servers in docker, write `container: IMAGE`, or `container: {image: IMAGE, args: [...]}`, at the "
+        "host under hosts"
+    )
 
 
 def objectives(value: Any) -> Any:

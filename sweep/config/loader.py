@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from sweep.config import yamlfile
 from sweep.config.checks import nearest, problems
-from sweep.config.fields import AtKey, freeze
+from sweep.config.fields import AtKey, freeze, meant_container
 from sweep.config.models import StudySpec
 from sweep.config.overrides import Overrides
 from sweep.config.simulate import simulated
@@ -168,7 +168,8 @@ def _said(document: Document, item: Any) -> str:
     if location and location[-1] == "[key]":
         location = location[:-1]
     if kind == "extra_forbidden":
-        words = "unknown key" + nearest(str(location[-1]), _keys_at(location[:-1]))
+        key, at_host = str(location[-1]), len(location) == 1 or (location[0] == "hosts" and len(location) == 3)
+        words = "unknown key" + ((at_host and meant_container(key)) or nearest(key, _keys_at(location[:-1])))
     elif kind == "value_error":
         problem = context["error"]
         words = str(problem)

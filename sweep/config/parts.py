@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from launchers.supervisor import MIN_SECRET
 from sweep import metrics
 from sweep import model as nouns
 from sweep.config import fields
@@ -35,7 +36,8 @@ class Server(Part):
         "Any server option without its dashes; true and false are switches, a list is several values.", {}
     )
     env: Annotated[dict[str, str], BeforeValidator(fields.environment)] = doc(
-        "Environment variables. A secret is written ${NAME}: read from your environment at start, never stored.",
+        "Environment variables. A secret is written ${NAME}: read from your environment at start, never stored; it has "
+        f"{MIN_SECRET} characters or more, since shorter ones cannot be kept out of logs.",
         {},
         example={"HF_TOKEN": "${HF_TOKEN}"},
     )

@@ -49,7 +49,7 @@ class Host(Part):
     )
     slot_of: Text | None = None  # the host of which this is a slot; made from `slots`, never in a YAML
     container: Annotated[Container | None, BeforeValidator(fields.container)] = doc(
-        "Run servers in this docker image.", None
+        "Run servers through docker, in this image; there is no other key for it (no `runtime: docker`).", None
     )
 
     @model_validator(mode="before")

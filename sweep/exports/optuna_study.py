@@ -11,7 +11,8 @@ from storage.records import StudyRow, TrialState
 from storage.store import Store
 from sweep.exports.serving import read_spec
 from sweep.model import ArmConfig
-from sweep.search.view import SpaceView, Told
+from sweep.search.view import SpaceView
+from sweep.told import told
 
 if TYPE_CHECKING:
     import optuna
@@ -34,20 +35,7 @@ def rebuild(store: Store, study: StudyRow) -> optuna.Study:
     # What ran belongs to the picture also where the space, as it is now, has not got it.
     candidates = tuple(dict.fromkeys([*space.candidates, *ran]))
     view = SpaceView(candidates=candidates, axes=space.axes, canonical=canonical)
-    history = [
-        Told(
-            config=trial.config,
-            effective=trial.effective.config if trial.effective else None,
-            verdict=trial.verdict if trial.state is TrialState.FINISHED else None,
-            values=trial.values,
-            stderr=trial.stderr,
-            constraints=trial.constraints,
-            dominates=trial.dominates,
-            seconds=trial.seconds or 0.0,
-        )
-        for trial in trials
-    ]
-    made = build(history, view, study.objectives, name=study.name)
+    made = build(told(trials, {}), view, study.objectives, name=study.name)
     made.set_user_attr(OBJECTIVES, [objective.key for objective in study.objectives])
     made.set_user_attr("simulated", study.simulated)
     made.set_user_attr("specsweep", study.tool_version)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sweep.report.facts import Facts
 from sweep.report.page import number, utc
 from sweep.report.provenance import provenance
-from sweep.sentences import interval, tie_because
+from sweep.sentences import UNBROKEN, interval, tie_because
 
 ARMS = 8
 FAILURES = 5
@@ -24,11 +24,11 @@ def render(facts: Facts) -> str:
     if study.simulated:
         lines += [f"> **SIMULATED** (profile {escape(study.profile or '')}): no GPU was measured.", ""]
     lines += [line for text in facts.banner for line in (f"> **{escape(text)}**", "")]
-    first, *rest = facts.verdict
-    lines += [f"**{escape(first)}**", *map(escape, rest), ""]
+    first, *rest = (unbroken(escape(text)) for text in facts.verdict)
+    lines += [f"**{first}**", *rest, ""]
     if facts.ranking:
         lines += [*_ranking(facts), ""]
-    lines += [f"- {escape(line)}" for line in facts.notes]
+    lines += [f"- {unbroken(escape(line))}" for line in facts.notes]
     lines += [f"- {line}" for line in _differing(facts)]
     crossing = _crossing(facts)
     lines += [f"- {crossing}"] if crossing else []
@@ -65,6 +65,16 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", flat.replace("&", "&amp;").replace("<", "&lt;"))
 
 
+def unbroken(text: str) -> str:
+    """No line ends inside an interval or begins with the % of its number, wherever the text is shown."""
+
+    def whole(match: re.Match[str]) -> str:
+        joined = re.sub(r"(?<=[\d%])-", "\N{NON-BREAKING HYPHEN}", match[0])
+        return joined.replace(" ", "\N{NO-BREAK SPACE}")
+
+    return UNBROKEN.sub(whole, text)
+
+
 def _ranking(facts: Facts) -> Sequence[str]:
     baseline = facts.best["baseline"]["by_objective"].get(facts.objective.key)
     out = [
@@ -78,7 +88,7 @@ def _ranking(facts: Facts) -> Sequence[str]:
             str(row["rank"]),
             escape(row["label"]),
             number(row["value"], 1),
-            interval(gain) if gain else "–",
+            unbroken(interval(gain)) if gain else "–",
             row["comparison"].replace("_", " "),
             number(row["accept_length"]),
             number(row["break_even_accept_length"]),
@@ -88,7 +98,11 @@ def _ranking(facts: Facts) -> Sequence[str]:
     if baseline is not None:
         out.append(f"| | no speculation | {number(baseline, 1)} | | | | | |")
     ties = [(row["label"], row["tie_because"]) for row in facts.ranking[:ARMS] if row["tie_because"] is not None]
-    out += ["", *(f"- {escape(label)} is a tie {escape(tie_because(why))}." for label, why in ties)] if ties else []
+    out += (
+        ["", *(f"- {escape(label)} is a tie {unbroken(escape(tie_because(why)))}." for label, why in ties)]
+        if ties
+        else []
+    )
     return out
 
 

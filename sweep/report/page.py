@@ -23,7 +23,7 @@ from sweep.report import plots_gain, plots_why
 from sweep.report.drawing import Plot
 from sweep.report.facts import Facts
 from sweep.report.provenance import asked_and_effective, provenance
-from sweep.sentences import interval, percent, tie_because
+from sweep.sentences import UNBROKEN, percent, tie_because
 
 MAKERS: Sequence[Callable[[Facts], Plot | None]] = (
     plots_gain.pareto,
@@ -45,8 +45,7 @@ def render(facts: Facts, *, revision: str | None = None) -> str:
         loader=PackageLoader("sweep.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"pct": percent, "num": number, "utc": utc, "duration": duration, "interval": interval}
-    environment.filters["unbroken"] = unbroken
+    environment.filters |= {"pct": percent, "num": number, "utc": utc, "duration": duration, "unbroken": unbroken}
     source = environment.loader
     assert source is not None
     return environment.get_template("report.html.j2").render(
@@ -115,9 +114,12 @@ def number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def unbroken(text: str) -> str:
-    """No line begins with the % of its number."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+def unbroken(text: str) -> Markup:
+    """The text, escaped; no line of it ends inside an interval or begins with the % of its number. The characters stay
+    what they are, for whoever copies them."""
+    pieces = UNBROKEN.split(text)  # every other one is a match
+    whole = Markup('<span class="whole">{}</span>')
+    return Markup("").join(whole.format(piece) if place % 2 else piece for place, piece in enumerate(pieces))
 
 
 def utc(at: float | None) -> str:

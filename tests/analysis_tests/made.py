@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from sweep.analysis import AnalysisSettings, StudyAnalysis, analyse
@@ -23,7 +19,6 @@ from sweep.model import (
     Stage,
 )
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 START = 1_750_000_000.0
 CLIENT = ClientHealth(0.0002, 0.001, 0.1, 100)
 AT_1 = Objective("output_throughput", 1, True)
@@ -141,15 +136,3 @@ class Night:
         configs: Mapping[str, ArmConfig] = CONFIGS,
     ) -> StudyAnalysis:
         return analyse(self.launches, configs, objectives=objectives or (AT_8,), settings=settings)
-
-
-def benchmark(name: str) -> ModuleType:
-    """A script of benchmarks/ as a module."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]

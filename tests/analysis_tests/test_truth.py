@@ -11,7 +11,7 @@ import pytest
 
 from sweep.analysis import AnalysisSettings, analyse
 from sweep.model import Comparison, Objective, Stage
-from tests.analysis_tests.made import BENCHMARKS, benchmark
+from tests.benchmark_scripts import BENCHMARKS, benchmark
 
 worlds = benchmark("worlds")
 FIVE = ("aa_false_positive", "coverage", "winner_bias", "wrong_winner", "tie_rate")

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cluster_helpers import Cluster, Driver, free_port, wait_for
+import pytest
+from cluster_helpers import Cluster, Driver, wait_for
 from sshd import Sshd
 
 NOWHERE = "nowhere.invalid"  # no SSH can reach it
-
-
-def test_a_host_that_is_no_node_is_reached_by_ssh(
-    cluster: Cluster, driver: Driver, sshd_factory: Callable[..., Sshd], tmp_path: Path
-) -> None:
-    """From whatever node its owner lives on, with the SSH configuration of that node's user. (Before any node is lost:
-    for half a minute Ray goes on placing actors on one.)"""
-    server = sshd_factory("gpu-b")
-    shutil.copy(server.client_config, cluster.nodes[0].home / "ssh_config")
-    host = {"name": "gpu-b", "ssh": "gpu-b", "gpus": 1, "base_dir": str(tmp_path / "far"), "python": sys.executable}
-    driver.write([host], budget={"trials": 1})
-    driver.run("start", "space.yaml", "--json")
-    assert driver.query("SELECT verdict FROM trials") == [("complete",)]
-    assert json.loads(driver.query("SELECT facts FROM hosts")[0][0])["kind"] == "ssh"
 
 
 def test_an_owner_lives_on_the_node_that_is_its_host(cluster: Cluster, driver: Driver) -> None:
@@ -83,12 +72,36 @@ def test_a_lost_node_costs_its_host_and_no_trial(cluster: Cluster, driver: Drive
     kept.end()
 
 
-def test_nobody_there(driver: Driver) -> None:
+def test_a_host_that_is_no_node_is_reached_by_ssh(
+    cluster: Cluster, driver: Driver, sshd_factory: Callable[..., Sshd], tmp_path: Path
+) -> None:
+    """From whatever node its owner lives on, with the SSH configuration of that node's user. A node was lost just now,
+    and for half a minute Ray goes on placing owners there."""
+    server = sshd_factory("gpu-b")
+    shutil.copy(server.client_config, cluster.nodes[0].home / "ssh_config")
+    host = {"name": "gpu-b", "ssh": "gpu-b", "gpus": 1, "base_dir": str(tmp_path / "far"), "python": sys.executable}
+    driver.write([host], budget={"trials": 1})
+    driver.run("start", "space.yaml", "--json")
+    assert driver.query("SELECT verdict FROM trials") == [("complete",)]
+    assert json.loads(driver.query("SELECT facts FROM hosts")[0][0])["kind"] == "ssh"
+
+
+@pytest.mark.parametrize(
+    ("backlog", "words"), [(None, "no Ray cluster at {}"), (8, "something listens at {}, but no Ray head answered")]
+)
+def test_nobody_there(driver: Driver, backlog: int | None, words: str) -> None:
+    """Neither for `start` nor for `resume`: a port that nobody has, and one whose owner never says a word."""
     driver.write([{"name": "here", "kind": "local", "gpus": 1}])
-    address = f"127.0.0.1:{free_port()}"
-    _, err = driver.run("start", "space.yaml", exit_code=7, RAY_ADDRESS=address)
-    assert f"no Ray cluster at {address}" in err
-    assert "Traceback" not in err
+    with socket.create_server(("127.0.0.1", 0), backlog=backlog) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if backlog is None:
+            server.close()
+        for command in (("start", "space.yaml"), ("resume",)):
+            begun = time.monotonic()
+            _, err = driver.run(*command, exit_code=7, RAY_ADDRESS=address)
+            assert time.monotonic() - begun < 30
+            assert words.format(address) in err
+            assert "Traceback" not in err
 
 
 def test_wrong_token(driver: Driver) -> None:

@@ -7,6 +7,8 @@ from textwrap import dedent
 
 import pytest
 
+from launchers.redact import Redactor
+from launchers.supervisor import MIN_SECRET
 from sweep.config import StudySpec, find, load_space, load_text, plain_env, secret_env, shipped
 from sweep.errors import ConfigError
 from sweep.model import ArmConfig, Constraint, Drafter, Objective
@@ -119,6 +121,12 @@ def test_a_wrong_key_or_value_is_said_with_its_place(old: str, new: str, expecte
         ("hosts: [{name: a}]", "host 'a' needs exactly one of ssh (an alias) and host (an address)"),
         ("hosts: [{kind: local, container: i, activate: a}]", "container and activate both say where the engine is"),
         ("hosts: [{kind: local, container: {imag: i}}]", "image"),
+        ("runtime: docker", "s.yaml:9: runtime: unknown key; to run servers in docker, write `container: IMAGE`"),
+        ("container: i", "s.yaml:9: container: unknown key; to run servers in docker, write `container: IMAGE`"),
+        ("hosts: [{ssh: a, runtime: docker}]", "hosts[0].runtime: unknown key; to run servers in docker, write"),
+        ("hosts: [{ssh: a, image: i}]", "hosts[0].image: unknown key; to run servers in docker, write `container: IM"),
+        ("hosts: [{ssh: a, kind: docker}]", "hosts[0].kind: 'docker' is no kind of host; to run servers in docker"),
+        ("workload: {runtime: 3}", "workload.runtime: unknown key"),
         ("hosts: [{kind: local, user: me}]", "host 'local' is local and takes no user"),
         ("hosts: [{ssh: a, port: 99999}]", "hosts[0].port: should be less than or equal to 65535"),
         ("workload: {concurrency: 0}", "workload.concurrency[0]: should be greater than or equal to 1"),
@@ -251,6 +259,17 @@ def test_secrets_come_from_the_environment_and_are_never_dumped() -> None:
     assert spec.dump()["server"]["env"]["HF_TOKEN"] == "${MY_TOKEN}"
     with pytest.raises(ConfigError, match=r"server\.env\.HF_TOKEN: the environment variable MY_TOKEN is not set"):
         secret_env(spec, {})
+
+
+def test_a_secret_that_logs_could_not_hide_is_refused() -> None:
+    spec = load_text(MINIMAL + 'server: {env: {HF_TOKEN: "${MY_TOKEN}"}}\n')
+    for value in ("", "x" * MIN_SECRET):
+        assert secret_env(spec, {"MY_TOKEN": value}) == {"HF_TOKEN": value}
+        assert value not in Redactor([value]).text(f"it is {value}") or not value
+    for value in ("x" * (MIN_SECRET - 1), f"  x{' ' * MIN_SECRET}"):
+        with pytest.raises(ConfigError, match=r"HF_TOKEN: the value of MY_TOKEN has [15] characters") as refused:
+            secret_env(spec, {"MY_TOKEN": value})
+        assert value not in str(refused.value)
 
 
 def test_many_problems_are_all_said_at_once() -> None:

@@ -7,12 +7,9 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -85,47 +82,24 @@ def test_two_running_servers_are_compared(tmp_path: Path, servers: tuple[str, st
     assert answer["baseline"]["by_objective"]["output_throughput@1"] > 0
 
 
-@pytest.fixture
-def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A webhook's URL and what it has heard."""
-    heard: list[dict[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/hook", heard
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
 def test_who_asked_is_told_at_the_end(
-    tmp_path: Path, servers: tuple[str, str], hook: tuple[str, list[dict[str, Any]]]
+    tmp_path: Path, servers: tuple[str, str], webhook: tuple[str, list[bytes]]
 ) -> None:
-    url, heard = hook
+    url, bodies = webhook
     listeners = ("--webhook", url, "--on-finish", 'cat > told.json; echo "$SWEEP_STUDY is $SWEEP_STATE"')
     done = start(tmp_path, "--url", servers[0], "--name", "mine", "--json", *listeners, *QUICK)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert json.loads((tmp_path / "told.json").read_text()) == answer
-    assert heard == [answer]
+    assert [json.loads(body) for body in bodies] == [answer]
     assert "mine is finished" in done.stderr
 
 
-def test_who_asked_is_told_why_nothing_was_measured(tmp_path: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
-    url, heard = hook
+def test_who_asked_is_told_why_nothing_was_measured(tmp_path: Path, webhook: tuple[str, list[bytes]]) -> None:
+    url, bodies = webhook
     done = start(tmp_path, "--url", "http://127.0.0.1:9", "--name", "mine", "--webhook", url, *QUICK)
     assert done.returncode == 7
-    (told,) = heard
+    (told,) = map(json.loads, bodies)
     assert (told["study"], told["state"]) == ("mine", "stopped")
     assert told["error"] in done.stderr
 

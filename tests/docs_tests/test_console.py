@@ -28,8 +28,9 @@ from launchers.locks import Owner, this_holder
 from storage.store import Store
 from sweep import calibration
 from sweep.cli.hosts import _found as entry_as_json
-from sweep.cli.main import COMMANDS, cli, main
+from sweep.cli.main import COMMANDS, cli
 from sweep.metrics import METRICS
+from tests.commands import exit_code
 from tests.docs_tests.pages import PAGES, ROOT, Fence, Step, differs, fences, steps
 from tests.queries_tests.json_keys import keys
 
@@ -83,12 +84,9 @@ class Reader:
         return Ran(done.stdout, done.returncode)
 
     def _here(self, words: list[str]) -> Ran:
-        said, code = io.StringIO(), 0
+        said = io.StringIO()
         with contextlib.chdir(self.home), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            try:
-                main(words)
-            except SystemExit as end:
-                code = int(end.code or 0)
+            code = exit_code(words)
         return Ran(said.getvalue(), code)
 
 

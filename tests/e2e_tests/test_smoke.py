@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from e2e_helpers import SPACES, User
@@ -81,6 +82,16 @@ def test_show_holds_launches_blocks_and_evidence(smoke: Smoke) -> None:
     block = launch["blocks"][0]
     assert block["n_ok"] == block["n_requests"] == 4
     assert block["accept_length"] == pytest.approx(launch["probe"]["accept_length"], rel=0.15)
+
+
+def test_each_server_is_settled_once_before_its_first_block(smoke: Smoke) -> None:
+    user, _ = smoke
+    logs = [path.read_text() for path in user.home.glob("**/server.log")]
+    assert len(logs) == 7
+    for log in logs:
+        lines = re.findall("Cache flushed|Freezing GC", log)
+        assert lines.count("Freezing GC") == 1
+        assert 0 < lines.index("Freezing GC") < len(lines) - 1  # flushed for the warm-up before, for blocks after
 
 
 def test_every_text_output_says_simulated(smoke: Smoke) -> None:

@@ -92,6 +92,7 @@ class EngineContract:
     def test_it_is_an_engine(self) -> None:
         engine: Engine = self.engine()
         assert engine.name
+        assert all(re.fullmatch(r"[a-z][a-z0-9_]*", package) for package in engine.packages)
         for method in ("tools", "version_command", "launch_spec", "log_state", "diagnose", "ready", "effective",
                        "reset", "abort_all"):  # fmt: skip
             assert callable(getattr(engine, method))
@@ -246,6 +247,14 @@ class EngineContract:
         busy = Http({("POST", "/flush_cache"): (400, b"Flush cache failed: 3 running")})
         with pytest.raises(RuntimeError, match="3 running"):
             self.engine().reset(busy)
+
+    def test_settle(self) -> None:
+        http = Http({("POST", "/freeze_gc"): (200, b"Garbage collection frozen.")})
+        self.engine().settle(http)
+        assert http.asked == [("POST", "/freeze_gc", None)]
+        self.engine().settle(Http({}))  # a version without it
+        with pytest.raises(ConnectionError):
+            self.engine().settle(Http({("POST", "/freeze_gc"): ConnectionError("gone")}))
 
     def test_abort_all(self) -> None:
         http = Http({("POST", "/abort_request"): (200, b"")})

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from launchers.redact import MASK, Redactor
+from launchers.supervisor import MIN_SECRET
 
 DATA = Path(__file__).parents[1] / "data" / "sglang-0.5.17"
 HOSTILE = [
@@ -65,8 +66,8 @@ def test_hostile_values_by_value(secret: str) -> None:
 def test_random_secrets_by_value() -> None:
     rng = random.Random(7)
     for _ in range(300):
-        secret = "".join(rng.choice(string.printable) for _ in range(rng.randint(4, 40)))
-        if len(secret.strip()) < 4:
+        secret = "".join(rng.choice(string.printable) for _ in range(rng.randint(MIN_SECRET, 40)))
+        if len(secret.strip()) < MIN_SECRET:
             continue
         redactor = Redactor([secret])
         for line in _ways(secret):
@@ -171,3 +172,5 @@ def test_a_recorded_log_line_with_a_key() -> None:
 def test_short_secrets_are_found_by_name_only() -> None:
     assert Redactor(["1"]).text("port=3001 api_key='1'") == f"port=3001 api_key='{MASK}'"
     assert Redactor([""]).text("abc") == "abc"
+    assert Redactor(["x" * (MIN_SECRET - 1)]).text("an xxxxx") == "an xxxxx"
+    assert Redactor(["x" * MIN_SECRET]).text("an xxxxxx") == f"an {MASK}"

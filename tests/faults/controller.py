@@ -4,7 +4,8 @@ Everything is the product's but Ray: owners live in this process, since a Ray of
 of the time (what Ray adds has its tests in test_ray.py). Options: ``kill=WHEN:WHAT[:NTH]`` kills this process with
 SIGKILL before or after the NTH (default 1st) call WHAT of the store, or ``during`` the NTH call WHAT of a host's owner,
 in the middle of it; ``lease=SECONDS``; ``reconnect=SECONDS`` of patience with an SSH host out of reach; ``ray=1`` uses
-real Ray; ``clock=FILE`` adds the seconds in FILE to what `time.time` says here.
+real Ray; ``silent=ROUNDS`` of heartbeats that an owner may leave unanswered; ``clock=FILE`` adds the seconds in FILE to
+what `time.time` says here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from launchers.hosts import ssh
 from storage.store import Store
-from sweep import assembly, beside, session
+from sweep import assembly, beside, runner, session
 from sweep.bench import health
 from sweep.config import Overrides, StudySpec, load_text
 from sweep.errors import SweepError
@@ -101,6 +102,7 @@ def main(command: str, db: str, space: str, *pairs: str) -> int:
     options = dict(pair.split("=", 1) for pair in pairs)
     assembly.LEASE_S = float(options.get("lease", 60.0))
     ssh.RECONNECT_S = float(options.get("reconnect", ssh.RECONNECT_S))
+    runner.SILENT_ROUNDS = int(options.get("silent", runner.SILENT_ROUNDS))
     if "clock" in options:
         real, offset = time.time, Path(options["clock"])
         time.time = lambda: real() + float(offset.read_text())

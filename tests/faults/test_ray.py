@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
+from collections.abc import Iterator
 
 import pytest
-from faults_helpers import Lab, processes, read, wait_for
+from faults_helpers import Lab, marked, processes, read, wait_for
+
+from sweep import runner
 
 pytestmark = pytest.mark.ray
 SLOW = {"simulate": {"time_scale": 10.0}, "workload": {"max_tokens": 100}}
@@ -63,3 +67,56 @@ def test_controller_killed_in_a_block(lab: Lab) -> None:
     lab.run("resume", ray=1)
     lab.check(before)
     wait_for(lambda: not of_cluster(lab, b"ray"), 60)
+
+
+@contextlib.contextmanager
+def hanging(pids: list[int]) -> Iterator[None]:
+    """These processes live and do nothing; who is still there at the end goes on."""
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_actor_hangs_when_the_study_is_to_stop(lab: Lab) -> None:
+    """One Ctrl-C is enough: the host is given up, which is said; `resume` ends what is left there and finishes."""
+    lab.write({"simulate": {"time_scale": 4.0}, "workload": {"max_tokens": 100}})
+    process = lab.spawn("start", ray=1)
+    lab.until(lab.measuring())
+    before = lab.blocks()
+    with hanging(of_cluster(lab, b"ray::HostActor")):
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        lab.ends(process, exit_code=130)
+    assert time.monotonic() - begun < runner.ANSWER_S + 20
+    ((why,),) = lab.query("SELECT json_extract(detail, '$.why') FROM events WHERE kind = 'given_up'")
+    name = lab.host["name"]
+    assert f"the owner of host {name} has not answered for 20 s" in why
+    assert "within 60 s, its lease" in why
+    assert f"`sweep ps {name} --space YAML`" in why
+    assert marked(lab.base), "nobody could end the server"
+    assert lab.query("SELECT state, controller FROM studies") == [("stopped", None)]
+    assert lab.query("SELECT count(*) FROM launches WHERE state != 'ended'") == [(0,)]
+    wait_for(lambda: not of_cluster(lab, b"ray"), 10)
+    lab.run("resume", ray=1)
+    lab.check(before)
+    assert lab.query("SELECT count(*) FROM events WHERE kind = 'left_over'") == [(1,)]
+
+
+def test_actor_hangs_in_a_block(lab: Lab) -> None:
+    """Nobody asks to stop: an owner that answers no heartbeats is replaced, and the trial is tried again."""
+    lab.write({"simulate": {"time_scale": 4.0}, "workload": {"max_tokens": 100}})
+    process = lab.spawn("start", ray=1, silent=3)
+    lab.until(lab.measuring())
+    before = lab.blocks()
+    with hanging(of_cluster(lab, b"ray::HostActor")):
+        lab.ends(process)
+    lab.check(before)
+    assert lab.query("SELECT count(*) FROM events WHERE kind = 'given_up'") == [(1,)]
+    assert lab.query("SELECT count(*) FROM launches WHERE reason = 'host_lost'") == [(1,)]
+    wait_for(lambda: not of_cluster(lab, b"ray"), 10)

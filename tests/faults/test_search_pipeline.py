@@ -5,26 +5,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.benchmark_scripts import benchmark
+
 pytestmark = [pytest.mark.faults, pytest.mark.ray]
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "pipeline.py"
 
 
 @pytest.fixture(scope="module")
 def pipeline() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_pipeline", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("pipeline")
 
 
 def test_ends_by_its_own_rule_within_one_per_cent_of_the_best(pipeline: ModuleType, tmp_path: Path) -> None:

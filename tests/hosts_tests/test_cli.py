@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ import pytest
 from hosts_helpers import Make, dead_holder, gone, launch, log_until, ours
 
 from launchers.hosts.local import LocalSettings, LocalTransport
+from sweep.cli.check import Check
+from sweep.cli.host_checks import check_hosts
+from sweep.cli.host_comparison import compared
+from sweep.config import load_space
 
 YAML = """
 name: small
@@ -68,6 +73,7 @@ def space(place: Path, hosts: str, **values: str) -> str:
 def good(place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("PATH", f"{place / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(place / "site"))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     return f"{{name: here, kind: local, gpus: 1, base_dir: {place / 'base'}, python: {sys.executable}}}"
 
 
@@ -147,6 +153,97 @@ class TestDoctor:
         assert "(ssh)" in checks["connection"]["value"]
         assert checks["engine"]["value"] == "sglang 0.5.17"
         assert done.returncode == 0, checks
+
+    @pytest.mark.ssh
+    def test_modules_that_every_launch_compiles(
+        self, place: Path, good: str, shared_sshd: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Over SSH, where `activate` forbids to keep what was compiled: until the command that it names was run."""
+        monkeypatch.setenv("SWEEP_SSH_CONFIG", str(shared_sshd.client_config))
+
+        def said(activate: str, env: str = "") -> Check:
+            host = f"{{name: gpu-a, ssh: gpu-a, gpus: 1, base_dir: {place / 'base'}, activate: '{activate}'}}"
+            path = Path(space(place, host))
+            path.write_text(path.read_text().replace("server: {", f"server: {{{env}"))
+            spec = load_space(path)
+            (looked,) = check_hosts(spec.hosts, spec)
+            (found,) = [check for check in looked.checks if check.name == "byte code"]
+            return found
+
+        enter = f"PATH={place / 'bin'}:{Path(sys.executable).parent}:$PATH; export PYTHONPATH={place / 'site'}"
+        assert said(enter).status == "ok", "the first launch will compile it"
+        assert said(enter, 'env: {PYTHONDONTWRITEBYTECODE: "1"}, ').status == "warn"
+        warned = said(f"{enter} PYTHONDONTWRITEBYTECODE=1")
+        assert warned.status == "warn"
+        assert "0 of 1 modules of sglang" in warned.value
+        assert "PYTHONDONTWRITEBYTECODE is set" in warned.value
+        command = warned.advice.partition("Run once there: ")[2].partition("; and unset")[0]
+        subprocess.run(command, shell=True, check=True, timeout=60)
+        mended = said(f"{enter} PYTHONDONTWRITEBYTECODE=1")
+        assert mended.status == "ok"
+        assert "1 of 1" in mended.value
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount the disk that cannot be written to")
+    def test_modules_in_a_folder_that_nobody_may_write_to(self, place: Path, good: str) -> None:
+        site = str(place / "site")
+        subprocess.run(["mount", "--bind", site, site], check=True)
+        try:
+            subprocess.run(["mount", "-o", "remount,bind,ro", site], check=True)
+            spec = load_space(space(place, good))
+            (looked,) = check_hosts(spec.hosts, spec)
+            (found,) = [check for check in looked.checks if check.name == "byte code"]
+        finally:
+            subprocess.run(["umount", "-l", site], check=True)
+        assert found.status == "warn"
+        assert "may not be written to" in found.value
+        assert "unset" not in found.advice
+
+    @pytest.mark.ssh
+    def test_hosts_beside_each_other(
+        self, place: Path, good: str, shared_sshd: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two hosts whose models, engine and GPUs are others under the same names; then two that are alike."""
+        monkeypatch.setenv("SWEEP_SSH_CONFIG", str(shared_sshd.client_config))
+        there = place / "there"
+        for folder in ("site", "bin", "target", "draft"):
+            shutil.copytree(place / folder, there / folder)
+        (there / "site" / "sglang-0.5.17.dist-info").rename(there / "site" / "sglang-0.5.23.dist-info")
+        metadata = there / "site" / "sglang-0.5.23.dist-info" / "METADATA"
+        metadata.write_text(metadata.read_text().replace("0.5.17", "0.5.23"))
+        smi = there / "bin" / "nvidia-smi"
+        smi.write_text(smi.read_text().replace("H200", "H100").replace("570.1", "575.2"))
+        (there / "draft" / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLMEagle"]}))
+        for home, size in ((place, 10), (there, 11)):
+            (home / "target" / "model-1.safetensors").write_bytes(b"x" * 5)
+            (home / "target" / "model-2.safetensors").write_bytes(b"x" * size)
+        (there / "target" / "model-3.safetensors").touch()
+
+        def hosts(*homes: Path) -> str:
+            entries = []
+            for number, home in enumerate(homes):
+                enter = f"PATH={home / 'bin'}:{Path(sys.executable).parent}:$PATH; export PYTHONPATH={home / 'site'}"
+                base = f"gpus: 1, base_dir: {place / f'base{number}'}, activate: '{enter} HOME={home}'"
+                entries.append(f"{{name: gpu-{number}, ssh: gpu-a, {base}}}")
+            return ", ".join(entries)
+
+        models = {"MODEL": "~/target", "DRAFT": "~/draft"}
+        done = sweep("doctor", space(place, hosts(place, there), **models), "--json")
+        assert done.returncode == 0, done
+        found = {check["name"]: (check["status"], check["value"]) for check in json.loads(done.stdout)["across_hosts"]}
+        assert found.pop("draft model head: config")[0] == "warn"
+        assert found == {
+            "engine": ("warn", "0.5.17 on gpu-0; 0.5.23 on gpu-1"),
+            "GPU": ("warn", "NVIDIA H200 on gpu-0; NVIDIA H100 on gpu-1"),
+            "driver": ("warn", "570.1 on gpu-0; 575.2 on gpu-1"),
+            "target model: config": ("ok", found["target model: config"][1]),
+            "target model: weights": (
+                "warn", "model-2.safetensors (and 1 more): 10 bytes on gpu-0; 11 bytes on gpu-1",
+            ),
+        }  # fmt: skip
+        spec = load_space(space(place, hosts(place, place), **models))
+        looked = check_hosts(spec.hosts, spec)
+        assert {check.status for check in compared(looked, spec)} == {"ok"}
+        assert compared(looked[:1], spec) == []
 
 
 class TestPsAndClean:

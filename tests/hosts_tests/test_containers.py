@@ -18,6 +18,7 @@ from hosts_helpers import Make, dead_holder, ended, gone, launch, log_until, wai
 from launchers.containers import ContainerSettings
 from launchers.hosts.local import LocalSettings, LocalTransport
 from launchers.servers import HostServers
+from sweep.cli.byte_code import byte_code
 from sweep.errors import HostError
 
 STANDIN = Path(__file__).parent / "docker_standin.py"
@@ -63,6 +64,17 @@ def boxed(transport: Any, make_servers: Make, docker: Docker) -> HostServers:
     servers = make_servers(transport, container=settings)
     servers.prepare()
     return servers
+
+
+def test_a_container_keeps_no_byte_code(boxed: HostServers, tmp_path: Path) -> None:
+    """What the first launch compiles is gone with its container: it belongs into the image."""
+    (tmp_path / "site" / "engine").mkdir(parents=True)
+    (tmp_path / "site" / "engine" / "__init__.py").touch()
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+    (found,) = byte_code(boxed, boxed._remote.python, ("engine", "none-such"), env, container=True)
+    assert found.status == "warn"
+    assert "Build it into the image: " in found.advice
+    assert byte_code(boxed, boxed._remote.python, ("none-such",), env, container=True) == []
 
 
 def test_what_docker_is_asked_for(boxed: HostServers, docker: Docker) -> None:

@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 from hosts_helpers import Make, launch, log_until, ours, wait_for
 
+from launchers import path_watch
 from launchers.hosts import ssh
-from launchers.path_watch import PathWatch, why_disturbed
+from launchers.path_watch import PathWatch, stood_still, why_disturbed
 from sweep.errors import HostError
 
 pytestmark = pytest.mark.ssh
@@ -215,7 +216,7 @@ class TestPathWatch:
             still = watch.stop()
             for connection in connections:
                 connection.close()
-        assert len(watch._trips) >= 3
+        assert len(watch._exchanges) >= 3
         assert still == 0
 
     def test_a_connection_that_is_made_anew_is_an_outage(self, sshd: Any, dial: Any) -> None:
@@ -229,7 +230,8 @@ class TestPathWatch:
         time.sleep(0.5)
         assert 0.9 < watch.stop() < 5.0
 
-    def test_an_outage_that_is_not_over_is_seen(self) -> None:
+    def test_an_outage_that_is_not_over_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(path_watch, "EDGE_S", 0.2)
         silent, over = threading.Event(), threading.Event()
         watch = PathWatch(lambda: float(silent.is_set() and over.wait(5.0)), 0.05)
         watch.start()
@@ -240,29 +242,58 @@ class TestPathWatch:
         over.set()
         assert 0.7 < still < 2.0
 
-    @pytest.mark.parametrize(
-        ("trips", "still"),
-        [
-            ([0.6], 0.0),  # slow all the time: that is delay, which both arms pay alike
-            ([0.001, 0.02, 0.4], 0.0),  # a busy machine at either end
-            ([0.001, 0.801, 0.02], 0.8),
-            ([2.0, 0.1, 1.1], 2.9),
-        ],
-    )
-    def test_what_counts_as_standing_still(self, trips: list[float], still: float) -> None:
-        asked = iter([*trips, *[trips[0]] * 10_000])
-        done = threading.Event()
-
-        def ping() -> float:
-            if len(watch._trips) >= len(trips):
-                done.set()
-                threading.Event().wait(60)  # the last answer stays out, for longer than the watch lasts
-            return next(asked)
-
-        watch = PathWatch(ping, 0.0)
+    def test_an_outage_from_the_first_request_to_the_last_chunk_is_seen(self, sshd: Any, dial: Any) -> None:
+        """A block too short for two answers: the one before it says what is usual."""
+        watch = PathWatch(dial("gpu-a").ping_s)
         watch.start()
-        assert done.wait(10)
-        assert watch.stop() == pytest.approx(still, abs=0.01)
+        sshd.freeze()
+        time.sleep(1.2)
+        sshd.freeze(False)
+        assert 0.8 < watch.stop() < 1.3
+
+    def test_an_outage_that_begins_in_the_last_moment_is_seen(self, sshd: Any, dial: Any) -> None:
+        """After the last request of the watch: the one that follows the last chunk comes back late."""
+        watch = PathWatch(dial("gpu-a").ping_s, 30.0)
+        watch.start()
+        time.sleep(0.1)
+        sshd.freeze()
+        threading.Timer(0.8, sshd.freeze, (False,)).start()
+        begun = time.monotonic()
+        still = watch.stop()
+        assert 0.1 <= still < 0.5, "no more than the block lasted"
+        assert 0.5 < time.monotonic() - begun < 1.5
+
+    def test_a_block_that_begins_in_an_outage_is_not_held_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(path_watch, "EDGE_S", 0.2)
+        back = threading.Event()
+        watch = PathWatch(back.wait, 0.01)
+        begun = time.monotonic()
+        watch.start()
+        assert 0.2 <= time.monotonic() - begun < 0.6
+        time.sleep(0.6)
+        back.set()
+        assert 0.5 < watch.stop() < 1.0
+
+    @pytest.mark.parametrize(
+        ("exchanges", "asked", "still"),
+        [
+            ([], None, 0.0),  # nothing to compare with
+            ([], 9.0, 0.0),
+            ([(9.0, 9.6), (10.0, 10.6), (11.0, 11.6)], None, 0.0),  # slow all the time, which both arms pay alike
+            ([(9.0, 9.0), (11.0, 11.4), (12.0, 12.0)], None, 0.0),  # a busy machine at either end
+            ([(9.0, 9.1), (11.0, 11.1), (11.3, 12.2), (12.5, 12.6)], None, 1.0),  # from the answer at 11.1 on, less 0.1
+            ([(8.0, 9.9), (10.1, 10.1), (20.0, 20.0)], None, 0.0),  # over before the block began
+            ([(8.0, 8.0), (8.1, 12.0), (12.1, 12.1)], None, 2.0),  # of four seconds, two were the block's
+            ([(9.9, 9.9), (19.8, 19.8), (20.1, 23.0)], None, 0.2),  # it may have begun after 19.8
+            ([(9.9, 9.9), (18.0, 18.0)], 18.2, 2.0),  # not over yet
+            ([(9.9, 9.9), (10.2, 11.2), (11.5, 11.5), (12.0, 14.0), (20.0, 20.0)], None, 3.7),  # twice
+        ],
+    )  # fmt: skip
+    def test_what_counts_as_standing_still(
+        self, exchanges: list[tuple[float, float]], asked: float | None, still: float
+    ) -> None:
+        """A block from 10 to 20 s after some moment long ago."""
+        assert stood_still(exchanges, asked, begun=10.0, ended=20.0) == pytest.approx(still)
 
     def test_little_of_a_long_block_is_let_pass(self) -> None:
         assert why_disturbed(0.6, 61.0) is None

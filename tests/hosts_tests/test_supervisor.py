@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts_helpers import Make, ended, gone, launch, log_until, wait_for
+from hosts_helpers import Make, ended, gone, launch, log_until, ours, wait_for
 
-from launchers import supervisor
+from launchers import remote, supervisor
 from launchers.hosts.local import LocalSettings, LocalTransport
 from launchers.servers import HostServers
 from sweep.errors import HostError
@@ -87,8 +88,8 @@ class TestMasker:
                 assert got.replace(b"***def", b"***") == b"key=***, then *** and sec"
 
     def test_short_values_are_left(self) -> None:
-        masker = supervisor.Masker(["1", "true"])
-        assert masker.feed(b"1 true 1") == b"1 true 1"
+        masker = supervisor.Masker(["1", "true", "s" * (supervisor.MIN_SECRET - 1)])
+        assert masker.feed(b"1 true sssss 1") == b"1 true sssss 1"
 
 
 class TestLog:
@@ -170,6 +171,62 @@ class TestRequests:
         assert Path(last.run_dir).name in names
         assert "s.old0.1" not in names
         assert "s.old59.1" in names
+
+    def test_folders_without_a_record_are_tidied_by_the_same_rule(self, servers: HostServers, tmp_path: Path) -> None:
+        """The host died before the record was written, or half of it was; its processes may live all the same."""
+        live = servers.start(launch(), "live")
+        log_until(servers, live, b"ready")
+        top = Path(live.run_dir).parent
+        for name in ("s.broken.1", "s.missing.1", "s.guarded.1", "s.served.1"):
+            (top / name).mkdir()
+        (top / "s.broken.1" / "state.json").write_text('{"study": "s", "la')
+        newer = [top / f"s.new{number}.1" for number in range(supervisor.KEEP_RUNS)]
+        for folder in newer:
+            folder.mkdir()
+        (top / "s.guarded.1" / "supervisor.log").touch()
+        for folder in top.glob("s.[bmgs]*.1"):
+            os.utime(folder, (1.0, 1.0))
+        with (top / "s.guarded.1" / "supervisor.log").open("w") as log:
+            guard = subprocess.Popen(["sleep", "60"], stderr=log)
+        marked = {**os.environ, "SPECSWEEP_MARKER": "s/served/1/ab", "SPECSWEEP_BASE": str(top.parent)}
+        server = subprocess.Popen(["sleep", "60"], env=marked)
+        kept = {folder.name for folder in newer} | {Path(live.run_dir).name}
+        try:
+            wait_for(lambda: supervisor.environment(server.pid))  # it has become `sleep`
+            supervisor.tidy(str(top.parent))
+            assert {path.name for path in top.iterdir()} == kept | {"s.guarded.1", "s.served.1"}
+        finally:
+            for process in (guard, server):
+                process.kill()
+                process.wait()
+        supervisor.tidy(str(top.parent))
+        assert {path.name for path in top.iterdir()} == kept
+        assert servers.state(live).alive
+
+    def test_a_server_that_cannot_be_recorded_is_not_left_running(
+        self, servers: HostServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The disk failed at that very moment: nobody could end it, or find its key."""
+        broken = """
+import os, sys; os.umask(0o77); sys.path.insert(0, sys.argv[1]); import {} as it
+write = it.write_json
+def fail(path, value):
+    if path.endswith("state.json"):
+        raise OSError(5, "the disk is broken")
+    write(path, value)
+it.write_json = fail
+it.main(sys.argv[1:])
+"""
+        spec = replace(launch(), files={"key.yaml": b"secret"})
+        with monkeypatch.context() as patch:
+            patch.setattr(remote, "_RUN", broken)
+            with pytest.raises(HostError, match=r"the launch's record cannot be written to .*/runs/s\.1\.1"):
+                servers.start(spec, "1")
+        wait_for(lambda: ours(tmp_path) == [])
+        assert {path.name for path in (tmp_path / "base").glob("*/runs/s.1.1/*")} <= {"server.log", "supervisor.log"}
+        assert servers.ps() == ()
+        again = servers.start(spec, "1")
+        assert log_until(servers, again, b"ready")
 
     def test_supervisor_takes_no_part_in_the_servers_environment(self, servers: HostServers) -> None:
         server = servers.start(launch(), "1")

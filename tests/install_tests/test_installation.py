@@ -8,7 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from sweep.cli import installation as module
-from sweep.cli.host_checks import Check, check_host, ssh_key
+from sweep.cli.check import Check
+from sweep.cli.host_checks import check_host, ssh_key
 from sweep.cli.installation import _database, _extra, _library, _ray_auth, _ray_room, installation
 from sweep.config import Host
 
@@ -60,12 +61,10 @@ def test_room_for_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     [(None, None, "ok"), ("10.0.0.1:6379", None, "warn"), ("10.0.0.1:6379", "token", "ok")],
 )
 def test_ray_auth(monkeypatch: pytest.MonkeyPatch, address: str | None, mode: str | None, status: str) -> None:
-    for name, value in (("RAY_ADDRESS", address), ("RAY_AUTH_MODE", mode)):
-        if value is None:
-            monkeypatch.delenv(name, raising=False)
-        else:
-            monkeypatch.setenv(name, value)
-    assert _ray_auth().status == status
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    assert _ray_auth(address).status == status
 
 
 def test_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +117,8 @@ def test_a_host_s_key_stands_among_its_checks(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / "config").write_text(f"Host *\n  IdentityFile {tmp_path / 'none'}\n")
     monkeypatch.setenv("SWEEP_SSH_CONFIG", str(tmp_path / "config"))
     away = Host(name="away", host="127.0.0.1", port=1)
-    assert [(check.name, check.status) for check in check_host(away, None)] == [
+    assert [(check.name, check.status) for check in check_host(away, None).checks] == [
         ("ssh key", "fail"),
         ("connection", "fail"),
     ]
-    assert "ssh key" not in by_name(check_host(Host(name="here", kind="local"), None))
+    assert "ssh key" not in by_name(check_host(Host(name="here", kind="local"), None).checks)

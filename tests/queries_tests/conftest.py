@@ -1,3 +1,3 @@
 """The hand-made study of the report tests, and the command line on its database."""
 
-from tests.night import own_url, store, study, sweep, url  # noqa: F401 -- fixtures
+from tests.night import own_url, study, url  # noqa: F401 -- fixtures

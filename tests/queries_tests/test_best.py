@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,8 @@ from storage.pareto import hypervolume, pareto
 from storage.records import StudyRow
 from storage.store import Store
 from sweep.errors import UsageError
+from tests.commands import Run
 from tests.report_tests.made import EVIL
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 def trials(answer: dict[str, Any]) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ import sqlalchemy as sa
 
 from storage import schema
 from storage.store import Store
+from tests.commands import Run
 from tests.report_tests.made import LONG, make
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage.records import StudyState
 from storage.store import Store
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.commands import Run
 
 
 def path_of(url: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,10 @@ from storage.frames import FRAMES
 from storage.records import StudyRow
 from storage.store import Store
 from sweep import api, errors
+from sweep.cli.main import READER_GONE
+from tests.commands import Run
 from tests.queries_tests.json_keys import keys
 
-Run = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -78,7 +78,7 @@ def test_exit_codes_are_those_of_the_errors() -> None:
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)}
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     raised = {kind.exit_code for kind in classes if issubclass(kind, errors.SweepError)}
-    assert listed == raised | {0, 130}
+    assert listed == raised | {0, 130, READER_GONE}
 
 
 class TestPython:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,9 +23,8 @@ from sweep.exports.adaptive import adaptive, bounds
 from sweep.exports.manifests import compose, dns_name, kubernetes
 from sweep.exports.serving import serving
 from sweep.exports.winner import chosen
+from tests.commands import Run
 from tests.report_tests.made import LONG, SHORT, TREE, make
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 class TestOptuna:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import click
@@ -26,29 +24,6 @@ def command() -> None:
     finish.tell(SUMMARY)
 
 
-@pytest.fixture
-def heard() -> Iterator[tuple[str, list[bytes]]]:
-    bodies: list[bytes] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            assert self.headers["Content-Type"] == "application/json"
-            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(500 if len(bodies) == 1 and self.path == "/flaky" else 204)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", bodies
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
 def test_command_gets_the_summary(tmp_path: Path) -> None:
     target = tmp_path / "told.json"
     line = f'cat > {target}; echo "$SWEEP_STUDY $SWEEP_STATE"'
@@ -65,14 +40,14 @@ def test_a_command_that_fails_is_named() -> None:
     assert "ended with exit code 3" in result.stderr
 
 
-def test_webhook_gets_the_summary(heard: tuple[str, list[bytes]]) -> None:
-    url, bodies = heard
+def test_webhook_gets_the_summary(webhook: tuple[str, list[bytes]]) -> None:
+    url, bodies = webhook
     assert CliRunner().invoke(command, ["--webhook", url]).exit_code == 0
     assert [json.loads(body) for body in bodies] == [SUMMARY]
 
 
-def test_webhook_tries_again(heard: tuple[str, list[bytes]]) -> None:
-    url, bodies = heard
+def test_webhook_tries_again(webhook: tuple[str, list[bytes]]) -> None:
+    url, bodies = webhook
     result = CliRunner().invoke(command, ["--webhook", f"{url}/flaky"])
     assert len(bodies) == 2
     assert "was not reached" not in result.stderr
@@ -114,8 +89,8 @@ def test_what_answers_in_no_http_is_named() -> None:
     assert f"http://127.0.0.1:{port} was not reached" in result.stderr
 
 
-def test_webhook_from_the_environment(heard: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
-    url, bodies = heard
+def test_webhook_from_the_environment(webhook: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
+    url, bodies = webhook
     monkeypatch.setenv("HOOK", url)
     result = CliRunner().invoke(command, ["--webhook", "${HOOK}"])
     assert [json.loads(body) for body in bodies] == [SUMMARY]

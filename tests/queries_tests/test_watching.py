@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from storage.records import StudyState
 from storage.store import Store
 from sweep.cli.progress import LiveProgress, Outlook
 from sweep.model import Role, Stage
+from tests.commands import Run
 from tests.report_tests.made import LONG, make
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

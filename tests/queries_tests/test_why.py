@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from storage import reading
 from storage.store import Store
 from sweep.model import Comparison, Tie
+from tests.commands import Run
 
-Run = Callable[..., tuple[int, str, str]]
 CORRECTED = Tie("correction", -0.009, 0.056, 12)
 BAND = Tie("tie_band", -0.01, 0.01)
 EXPLAINED = {

@@ -119,6 +119,23 @@ class TestReport:
         until(lambda: opened.execute_script("return document.documentElement.scrollWidth") <= 390)
         assert opened.execute_script("return document.getElementById('pareto')._fullLayout.width") < 390
 
+    def test_no_interval_is_broken_on_a_phone(self, opened: Driver) -> None:
+        """At the widths of phones: at some of them the interval stands at the end of a line."""
+
+        def lines() -> set[int]:
+            found: set[int] = set()
+            for width in range(320, 460, 4):
+                _look(opened, width, "light")
+                count = "[...document.querySelectorAll('.verdict .whole')].map(e => e.getClientRects().length)"
+                found |= set(opened.execute_script(f"return {count}"))
+            return found
+
+        assert lines() == {1}
+        style = "document.querySelectorAll('.whole').forEach(e => e.style.whiteSpace = '{}')"
+        opened.execute_script(style.format("normal"))
+        assert max(lines()) > 1  # else nothing here would have been broken
+        opened.execute_script(style.format(""))
+
     def test_prints_in_light_and_within_the_page(self, opened: Driver) -> None:
         _look(opened, 1200, "dark")
         widths = (

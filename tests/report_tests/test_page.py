@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,14 +16,15 @@ from storage.store import Store
 from sweep.model import Role, Stage
 from sweep.report.drawing import Key, Plot, figure_of, script_json, short_names, text
 from sweep.report.facts import collect
-from sweep.report.markdown import escape
+from sweep.report.markdown import escape, unbroken
 from sweep.report.markdown import render as markdown
 from sweep.report.page import duration, laid_out
 from sweep.report.page import render as html
+from sweep.report.page import unbroken as in_page
 from sweep.sentences import tie_because
+from tests.commands import Run
 from tests.report_tests.made import EVIL, LONG, YAML, make
 
-Run = Callable[..., tuple[int, str, str]]
 PLOTS = ("pareto", "concurrency", "category", "acceptance", "depth", "step", "drift")
 
 
@@ -69,7 +69,7 @@ def parsed(page: Path) -> Parsed:
 
 class TestPage:
     def test_begins_with_the_verdict(self, parsed: Parsed) -> None:
-        words = "".join(parsed.text).replace("\N{NO-BREAK SPACE}", " ")
+        words = "".join(parsed.text)
         assert re.search(r"EAGLE3 good 3/1/4 is \d\d\.\d % faster than no speculation \(95 %: [\d.]+-[\d.]+\)", words)
 
     def test_has_every_plot_with_data(self, parsed: Parsed) -> None:
@@ -137,6 +137,26 @@ class TestPage:
         assert "EAGLE3 good 1/1/2 is" in target.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("is 39.4 % faster (95 %: 37.3-41.6), 1.51", ["39.4 %", "95 %", "37.3-41.6"]),
+        ("+0.4 % (95 %: -1.1 to +1.9)", ["+0.4 %", "95 %", "-1.1 to +1.9"]),
+        ("-8.6 % (-10.0 .. -7.1)", ["-8.6 %", "-10.0 .. -7.1"]),
+        ("the interval is -0.9 % to +5.6 %.", ["-0.9 % to +5.6 %"]),
+        ("EAGLE3 k25-custom 3/4/16 <b>, no graphs", []),
+    ],
+)
+def test_intervals_stay_whole(said: str, kept: list[str]) -> None:
+    page = in_page(said)
+    assert re.findall(r'<span class="whole">(.*?)</span>', page) == kept
+    assert page.striptags() == escaped(said).striptags()
+    assert unbroken(said).replace("\N{NO-BREAK SPACE}", " ").replace("\N{NON-BREAKING HYPHEN}", "-") == said
+    assert sum(map(unbroken(said).count, "\N{NO-BREAK SPACE}\N{NON-BREAKING HYPHEN}")) == sum(
+        len(re.findall(r" |(?<=\d)-", piece)) for piece in kept
+    )
+
+
 class TestMarkdown:
     def test_is_short_and_escaped(self, store: Store, study: StudyRow) -> None:
         found = markdown(collect(store, study))
@@ -190,7 +210,7 @@ class TestWhatTheNumbersAreNot:
         said = tie_because(tie)
         assert "Holm's correction" in said
         assert f"<small>{escaped(said)}</small>" in html(changed)
-        assert f"- EAGLE3 other 3/4/8 is a tie {said}." in markdown(changed)
+        assert f"- EAGLE3 other 3/4/8 is a tie {unbroken(said)}." in markdown(changed)
 
 
 class TestCommand:

@@ -36,8 +36,8 @@ def test_smoke_is_told_watched_and_reported(tmp_path: Path) -> None:
     subprocess.run([*sweep, "report", "-o", "report.html"], cwd=tmp_path, env=env, check=True, capture_output=True)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "SIMULATED: this study ran on simulated servers (profile h200-llama8b)" in page
-    page = page.replace("\N{NO-BREAK SPACE}", " ")
-    assert re.search(r'<p class="verdict">EAGLE3 eagle3-llama8b \S+ is [\d.]+ % faster than no speculation', page)
+    faster = r'<span class="whole">[\d.]+ %</span> faster than no speculation'
+    assert re.search(rf'<p class="verdict">EAGLE3 eagle3-llama8b \S+ is {faster}', page)
     assert "python3 -m sglang.launch_server --model-path meta-llama" in page
 
 

@@ -14,8 +14,8 @@ from launchers.locks import this_holder
 from storage.records import StudyRow
 from storage.store import Store
 from sweep.cli import render
-from sweep.cli.main import main
 from sweep.model import Basis, Comparison, Gain, Stage
+from tests.commands import Run
 from tests.storage_tests.samples import (
     FAILED,
     SPEED,
@@ -25,24 +25,6 @@ from tests.storage_tests.samples import (
     create,
     gain,
 )
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def sweep(url: str, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line; (exit code, stdout, stderr)."""
-
-    def run(*argv: str, db: str = url) -> tuple[int, str, str]:
-        code = 0
-        try:
-            main([*argv, "--db", db])
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return run
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ does not, the machine was not quiet.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -35,8 +33,8 @@ from sweep.model import (
     Role,
     Stage,
 )
+from tests.benchmark_scripts import benchmark
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "pipeline.py"
 GOAL = Objective("output_throughput", 1, True)
 TREES = ((7, 1, 8), (4, 8, 32), (8, 8, 64), (6, 8, 48), (5, 8, 64), (5, 8, 48), (5, 4, 64), (6, 8, 64))
 ARMS = [ArmConfig("EAGLE3", "first-eagle3", *tree) for tree in TREES]
@@ -47,13 +45,7 @@ STUDIES = 30
 
 @pytest.fixture(scope="module")
 def pipeline() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_pipeline", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("pipeline")
 
 
 @dataclass
