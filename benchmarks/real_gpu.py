@@ -6,14 +6,17 @@
 
 Prints, per study: output throughput by arm, concurrency and round; accept length; launch phases; accept counters
 against token counts; what a chain's histogram says of shallower chains. Then one launch of an adaptive table against
-static launches, and our client against SGLang's (``agree.json``, of ``benchmarks/agree.py``). What the simulator's
-profiles say of the same cells: ``benchmarks/refit_studies.py``.
+static launches; gains by servers beside each other on one GPU against bracketed ones; where the server's garbage
+collections fell (``pauses.csv``, read off the servers' logs); how long graphs took to capture (``graphs.csv``,
+likewise); our client against SGLang's (``agree.json``, of ``benchmarks/agree.py``). What the simulator's profiles say
+of the same cells: ``benchmarks/refit_studies.py``.
 """
 
 # ruff: noqa: T201 - what a benchmark prints is its product
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import statistics
@@ -22,16 +25,20 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from storage.reading import gains
 from storage.records import StudyRow
 from storage.store import Store
-from sweep.model import ArmConfig, BlockResult, MeasuredLaunch
+from sweep.model import ArmConfig, BlockResult, MeasuredLaunch, Stage
 
 FOLDER = Path(__file__).parent / "data" / "h200"
 # The adaptive launch's table, batch size -> steps (topk 1); the study of static launches it is held against.
 ADAPTIVE = {1: 5, 4: 3, 16: 2, 32: 1, 48: 1}
 STATIC = "llama8b-shaped.db.gz"
+RESIDENT = "resident.db.gz"
+SIDES = ("ours", "theirs")
 
 
 @contextmanager
@@ -157,19 +164,98 @@ def adaptive(one: Store, static: Store) -> None:
         )
 
 
+def pairings(resident: Store, bracketed: Store) -> None:
+    """Gains in output throughput of the same arms, of the search stage, measured in two ways."""
+    print("\n## gains in output throughput (95 %), servers beside each other and bracketed\n")
+    found: defaultdict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+    for store in (resident, bracketed):
+        study = store.study(None)
+        arms = {trial.number: trial.config.label() for trial in store.trials(study.id)}
+        for row in gains(store, study.id):
+            gain = row.gain
+            asked = (row.metric, row.category, row.reference) == ("output_throughput", None, "baseline")
+            if asked and row.trial is not None and gain is not None and gain.stage is Stage.SEARCH:
+                words = f"{gain.estimate:+.1%} ({gain.low:+.1%} to {gain.high:+.1%})"
+                found[arms[row.trial], row.concurrency][gain.basis.value] = words
+    for (arm, level), by_basis in found.items():
+        if len(by_basis) == 2:
+            print(f"{arm} @{level}: " + "; ".join(f"{basis} {words}" for basis, words in by_basis.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A garbage collection of a launch's server, and the block that ran in the second in which it ended."""
+
+    launch: MeasuredLaunch
+    seconds: float
+    objects: int
+    block: BlockResult
+
+    @property
+    def others(self) -> list[BlockResult]:
+        """The launch's other rounds at the same load."""
+        return [block for block in cells(self.launch)[self.block.concurrency] if block.round != self.block.round]
+
+
+def pauses(store: Store, file: Path) -> list[Pause]:
+    """``file``: launch, the second of the log in which a collection ended (Unix time), seconds it took, objects."""
+    launches = {launch.launch_id: launch for launch in store.measured_launches(store.study(None).id)}
+    out = []
+    with file.open(encoding="utf-8", newline="") as rows:
+        for row in csv.DictReader(rows):
+            launch, second = launches[int(row["launch"])], int(row["ended_at"])
+            (block,) = [b for b in launch.blocks if b.started_at < second + 1 and second < b.started_at + b.elapsed_s]
+            out.append(Pause(launch, float(row["seconds"]), int(row["objects"]), block))
+    return out
+
+
+def ttft(block: BlockResult) -> float:
+    """Mean time to first token in milliseconds."""
+    return 1000 * statistics.fmean(r.ttft_s for r in block.requests if r.ttft_s is not None)
+
+
+def halts(store: Store, file: Path) -> None:
+    arms = {row.key: row.config.label() for row in store.arms(store.study(None).id)}
+    print("\n## garbage collections of the servers: block, tok/s and mean TTFT in ms, the same launch's other rounds\n")
+    for pause in pauses(store, file):
+        block, *others = (f"{speed(b):.0f} tok/s {ttft(b):.0f} ms" for b in (pause.block, *pause.others))
+        print(
+            f"{pause.launch.launch_id} {arms[pause.launch.arm_key]}: {pause.seconds:.2f} s, {pause.objects} objects, "
+            f"in @{pause.block.concurrency} round {pause.block.round}: {block}; others {', '.join(others)}"
+        )
+
+
+def captures(file: Path) -> None:
+    """``file``: launches in order of time; seconds to capture the graphs of the prefill, of the target's decode or
+    verify step, of the draft's steps and of its extension, for SGLang's ``scheduler_e2e`` (weights and graphs), until
+    ready. Printed by what was captured: all graphs together, the scheduler, ready."""
+    print("\n## capture of graphs, scheduler's start, to ready (s; launches in turn)\n")
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    with file.open(encoding="utf-8", newline="") as rows:
+        for row in csv.DictReader(rows):
+            parts = (row[name] for name in ("prefill_s", "target_s", "draft_s", "extend_s"))
+            whole = sum(float(part) for part in parts if part)
+            what = f"{row['speculation']}, sizes {row['sizes']}, prefill {row['prefill_backend']}"
+            found[what].append(f"{whole:.1f}, {row['scheduler_s']}, {row['ready_s']}")
+    for what, launches in found.items():
+        print(f"{what}: " + "; ".join(launches))
+
+
 def agreement(folder: Path) -> None:
-    """Ours ÷ SGLang's client, and both clients' times."""
-    print("\n## our client against SGLang's\n")
+    """Ours ÷ SGLang's client, and the means of both clients."""
+    print("\n## our client against SGLang's: ratio of tok/s (95 %); means, ours and theirs\n")
     for server in json.loads((folder / "agree.json").read_text(encoding="utf-8")):
         for level in server["levels"]:
-            found = level["ratio"]
+            found, pairs = level["ratio"], level["pairs"]
+            means = [
+                f"{words} " + " ".join(f"{scale * statistics.fmean(p[side][key] for p in pairs):.5g}" for side in SIDES)
+                for words, key, scale in (("tok/s", "tok_s", 1), ("TPOT ms", "tpot_s", 1e3), ("TTFT ms", "ttft_s", 1e3))
+            ]
             print(
-                f"{server['name']} @{level['concurrency']}, {level['max_tokens']} tokens, {len(level['pairs'])} pairs: "
-                f"ours / theirs {found['estimate']:.4f} ({found['low']:.4f} to {found['high']:.4f})"
+                f"{server['name']} @{level['concurrency']}, {level['requests']} requests of {level['max_tokens']} "
+                f"tokens, {len(pairs)} pairs: {found['estimate']:.4f} ({found['low']:.4f} to {found['high']:.4f}); "
+                + "; ".join(means)
             )
-            for key in ("tok_s", "ttft_s", "tpot_s"):
-                for side in ("ours", "theirs"):
-                    print(f"  {key} {side}: " + " ".join(f"{pair[side][key]:.5g}" for pair in level["pairs"]))
 
 
 def main() -> None:
@@ -184,6 +270,12 @@ def main() -> None:
     if (folder / "adaptive.db.gz").exists():
         with opened(folder / "adaptive.db.gz") as one, opened(folder / STATIC) as static:
             adaptive(one, static)
+    if (folder / RESIDENT).exists():
+        with opened(folder / RESIDENT) as resident, opened(folder / STATIC) as static:
+            pairings(resident, static)
+            halts(resident, folder / "pauses.csv")
+    if (folder / "graphs.csv").exists():
+        captures(folder / "graphs.csv")
     if (folder / "agree.json").exists():
         agreement(folder)
 

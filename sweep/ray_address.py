@@ -48,9 +48,10 @@ def require_cluster(address: str) -> None:
             f"something listens at {address}, but no Ray head answered within {ANSWER_S:.0f} s: it is another "
             f"service's port, or a head that hangs. `ray status --address {address}` asks it by hand. {_MEND}"
         ) from None
-    if done.returncode > 0:  # below 0: Ray aborts where it has no token to show, which ray.init says in words
+    if done.returncode:
         why = _reason(done.stderr)
-        raise HostError(f"the Ray cluster at {address} cannot be used: {why}. {_TOKEN if 'oken' in why else _MEND}")
+        mend = _TOKEN if "token" in why.lower() else _MEND
+        raise HostError(f"the Ray cluster at {address} cannot be used: {why}. {mend}")
 
 
 def _require_listener(address: str, host: str, port: int) -> None:
@@ -65,5 +66,7 @@ def _require_listener(address: str, host: str, port: int) -> None:
 
 def _reason(stderr: str) -> str:
     """The first sentence of the error in which Ray's traceback ends."""
+    if "couldn't find an authentication token" in stderr:  # there is no such error: Ray's client aborts
+        return "RAY_AUTH_MODE is token, and there is no token to show"
     lines = [line for line in stderr.splitlines() if line.strip()] or ["it gave no reason"]
     return lines[-1].removeprefix("ray.exceptions.").partition(". ")[0].rstrip(".")

@@ -151,8 +151,9 @@ class Runner:
         await asyncio.wait(asked.values(), timeout=limit)
         self._give_up([name for name, task in asked.items() if not task.done()], f"has not answered for {limit:g} s")
         if self._working is not None:
-            await asyncio.wait({self._working}, timeout=STOP_S)
-            self._give_up(self._calls.waiting(), f"has not ended its work {STOP_S:g} s after it was asked to")
+            _, late = await asyncio.wait({self._working}, timeout=STOP_S)
+            if late:
+                self._give_up(self._calls.waiting(), f"has not ended its work {STOP_S:g} s after it was asked to")
 
     def _give_up(self, hosts: Sequence[str], what: str) -> None:
         """Wait no longer for these owners: what is under way there ends as on a host that is lost."""

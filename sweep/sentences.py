@@ -12,7 +12,7 @@ from typing import Any
 
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 # What a page keeps on one line: an interval in any of the ways it is written here, a number with its %.
-UNBROKEN = re.compile(rf"({_NUMBER}(?: %)?(?:-| to | \.\. ){_NUMBER}(?: %)?|{_NUMBER} %)")
+UNBROKEN = re.compile(rf"((?:95 %: )?{_NUMBER}(?: %)?(?:-| to | \.\. ){_NUMBER}(?: %)?|{_NUMBER} %)")
 
 
 def percent(fraction: float) -> str:

@@ -46,8 +46,10 @@ MakeProgress = Callable[[Books, RunSettings], Progress]
 
 
 def create(store: Store, spec: StudySpec, yaml: str) -> StudyRow:
-    """A new study row. Raises StudyExistsError, which names `resume`."""
-    # Refused before there is a row: a space without a servable configuration, a warm start from what is not there.
+    """A new study row. Raises StudyExistsError, which names `resume`, and ConfigError for what can never run."""
+    # Refused before there is a row: a secret that is not there, a space without a servable configuration, a warm start
+    # from what is not there.
+    secret_env(spec, os.environ)
     SearchSpace.from_spec(spec)
     if isinstance(spec.warm_start, str):
         sources(store, spec, frozenset())  # which GPUs there are is not known yet

@@ -21,7 +21,7 @@ READER_GONE = 141  # 128 + SIGPIPE, what a shell gives for any command in front 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "start": ("sweep.cli.run", "start", "Start a study from a search-space YAML."),
     "resume": ("sweep.cli.run", "resume", "Carry on a study that was stopped or killed."),
-    "stop": ("sweep.cli.run", "stop", "Ask a running study to stop, from another terminal."),
+    "stop": ("sweep.cli.stop", "stop", "Ask a running study to stop, from another terminal."),
     "status": ("sweep.cli.status", "status", "How a study is doing: counts, hosts, best so far."),
     "ls": ("sweep.cli.status", "ls", "List the studies in the database."),
     "best": ("sweep.cli.query", "best", "The best configurations against the baseline."),

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sweep.cli import render
+from sweep.model import Flag
 from sweep.sentences import forced, tie_because
 
 
@@ -98,5 +99,5 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         render.interval(row["gain_over_engine_default"]),
         row["gain"]["stage"] if row["gain"] else render.NONE,
         _word(row),
-        ", ".join(row["flags"]),
+        ", ".join(flag for flag in row["flags"] if flag != Flag.SIMULATED),  # the banner says that of all
     ]

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 NONE = "-"
+GAP = 2  # between columns
 
 
 def banner(answer: Mapping[str, Any]) -> None:
@@ -42,8 +43,10 @@ def banner(answer: Mapping[str, Any]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Cells are printed as they are: nothing in them is markup. A terminal too narrow for the table without breaking
-    words gets each row as a paragraph."""
+    """Cells are printed as they are: nothing in them is markup. A column in which no row has anything is left out. A
+    terminal too narrow for the table without breaking words gets each row as a paragraph."""
+    shown = [place for place in range(len(columns)) if not rows or any(row[place] for row in rows)]
+    columns, rows = [columns[place] for place in shown], [[row[place] for place in shown] for row in rows]
     if is_tty():
         _on_terminal(columns, rows)
         return
@@ -77,17 +80,15 @@ def _on_terminal(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def _paragraph(parts: Sequence[Text], room: int) -> Iterator[tuple[Text, int]]:
     """Lines of whole parts, where a part is no longer than a line, and by how much each is indented."""
-    line, indent = parts[0].copy(), 0
-    for part in parts[1:]:
-        if indent + len(line) + len("; ;") + len(part) <= room:
-            line.append("; ").append(part)
-        else:
+    from rich.text import Text
+
+    line, indent = Text(), 0
+    for part in parts:
+        if line and indent + len(line) + len("; ;") + len(part) > room:
             yield line.append(";"), indent
-            line, indent = part.copy(), 2
+            line, indent = Text(), 2
+        line.append("; " if line else "").append(part)
     yield line, indent
-
-
-GAP = 2  # between columns
 
 
 def fitted(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int] | None:

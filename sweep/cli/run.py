@@ -1,4 +1,4 @@
-"""start, resume and stop: a study's life from the command line."""
+"""start and resume: a study's run from the command line."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import click
 from sweep.cli import finish
 from sweep.cli.common import db_option, is_tty, json_option, print_json, study_argument
 from sweep.cli.space_options import SpaceCommand, override_options, read, space_options
+from sweep.cli.stop import say_given_up
 from sweep.errors import BusyError, SweepError, UsageError
 
 if TYPE_CHECKING:
@@ -109,44 +110,6 @@ def resume(
         _run(store, row, spec, as_json)
 
 
-@click.command()
-@study_argument
-@click.option("--wait/--no-wait", default=True, help="Wait until the study has stopped.")
-@db_option
-def stop(study: str | None, wait: bool, db_url: str) -> None:
-    """Ask the controller of STUDY (the newest where left out) to stop cleanly."""
-    import time
-
-    from storage.records import StudyState
-    from storage.store import Store
-    from sweep.controller import controlled
-
-    with Store.open(db_url, create=False) as store:
-        row = store.study(study)
-        if not controlled(row):
-            ended = row.state is StudyState.FINISHED
-            words = "it is finished" if ended else f"`sweep resume {row.name}` carries it on"
-            click.echo(f"study {row.name!r} is not running; {words}")
-            return
-        asked_at = time.time()
-        store.request_stop(row.id)
-        click.echo(f"asked study {row.name!r} to stop")
-        while wait and controlled(store.study_by_id(row.id)):
-            time.sleep(0.3)  # polling another process's row; it answers within its heartbeat of two seconds
-        if wait:
-            click.echo(f"study {row.name!r} has stopped; `sweep resume {row.name}` carries it on")
-            _say_given_up(store, row, asked_at)
-
-
-def _say_given_up(store: Store, study: StudyRow, since: float) -> None:
-    """Which hosts did not end their work since this Unix time, and what that means; on stderr."""
-    from sweep.runner import GIVEN_UP
-
-    for event in store.events(study.id, kind=GIVEN_UP):
-        if event.at >= since:
-            click.echo(event.detail["why"], err=True)
-
-
 # What --url measures with where no SPACE is given; its space is never used.
 _ATTACHED = """
 name: url
@@ -217,7 +180,7 @@ def _run(store: Store, study: StudyRow, spec: StudySpec, as_json: bool) -> None:
     answer = summary(store, study.id)
     finish.tell(answer)
     if state == "stopped":
-        _say_given_up(store, study, begun)
+        say_given_up(store, study, begun)
     if as_json:
         print_json(answer)
     else:

@@ -14,7 +14,7 @@ from sweep.config.models import StudySpec
 from sweep.config.parts import KnownGood
 from sweep.config.slots import gpus_offered
 from sweep.config.yamlfile import Location
-from sweep.errors import ConfigError
+from sweep.errors import ConfigError, UsageError
 from sweep.metrics import METRICS, parse_constraint, parse_objective
 
 Problem = tuple[Location, str]
@@ -43,12 +43,23 @@ def problems(spec: StudySpec) -> Iterator[Problem]:
         yield ("engine",), f"{spec.engine!r} is no engine{nearest(spec.engine, registry.ENGINES)}"
     if spec.simulated and spec.simulate is None:
         yield ("engine",), "engine simulated needs a simulate block with a profile"
+    if spec.simulated and spec.simulate is not None:
+        yield from _profile(spec.simulate.profile)
     if spec.workload.format not in FORMATS:
         words = f"{spec.workload.format!r} is no prompt format{nearest(spec.workload.format, FORMATS)}"
         yield ("workload", "format"), words
     prompts = spec.workload.prompts
     if prompts != "builtin" and not Path(prompts).is_file():
         yield ("workload", "prompts"), f"there is no file {prompts!r} (builtin is our own set)"
+
+
+def _profile(name: str) -> Iterator[Problem]:
+    from launchers.engines.simulated import profile_text  # not needed by those that only read a study
+
+    try:
+        profile_text(name)
+    except UsageError as error:
+        yield ("simulate", "profile"), str(error)
 
 
 def _algorithms(spec: StudySpec) -> Iterator[Problem]:

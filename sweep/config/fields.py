@@ -6,7 +6,7 @@ Every function raises ``ValueError`` with the words the user reads; the loader a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -170,20 +170,23 @@ def environment(value: Any) -> Any:
     return out
 
 
+def _each(value: Any, read: Callable[[Any], Any]) -> Any:
+    """``read`` of every item; one that stands alone is a list of one."""
+    items = (value,) if isinstance(value, (str, Mapping)) else value
+    return tuple(map(read, items)) if isinstance(items, tuple) else value
+
+
 def drafters(value: Any) -> Any:
     """A plain string is a path whose last part is the name."""
-    if isinstance(value, (str, Mapping)):
-        value = (value,)
-    if not isinstance(value, tuple):
-        return value
-    out: list[Any] = []
-    for item in value:
+
+    def read(item: Any) -> Any:
         if isinstance(item, str):
-            item = {"name": item.rstrip("/").rsplit("/", 1)[-1], "path": item}
-        elif isinstance(item, Mapping) and isinstance(item.get("path"), str) and "name" not in item:
-            item = {"name": item["path"].rstrip("/").rsplit("/", 1)[-1], **item}
-        out.append(item)
-    return tuple(out)
+            item = {"path": item}
+        if isinstance(item, Mapping) and isinstance(item.get("path"), str) and "name" not in item:
+            return {"name": item["path"].rstrip("/").rsplit("/", 1)[-1], **item}
+        return item
+
+    return _each(value, read)
 
 
 def gpus(value: Any) -> Any:
@@ -217,19 +220,16 @@ def meant_container(word: str) -> str:
 
 def objectives(value: Any) -> Any:
     """``output_throughput@32`` is short for ``{metric: output_throughput, concurrency: 32}``."""
-    if isinstance(value, (str, Mapping)):
-        value = (value,)
-    if not isinstance(value, tuple):
-        return value
-    out: list[Any] = []
-    for item in value:
-        if isinstance(item, str):
-            metric, at, level = item.partition("@")
-            if at and not level.strip().isdigit():
-                raise ValueError(f"{item!r}: write metric@concurrency, for example output_throughput@32")
-            item = {"metric": metric.strip()} | ({"concurrency": int(level)} if at else {})
-        out.append(item)
-    return tuple(out)
+
+    def read(item: Any) -> Any:
+        if not isinstance(item, str):
+            return item
+        metric, at, level = item.partition("@")
+        if at and not level.strip().isdigit():
+            raise ValueError(f"{item!r}: write metric@concurrency, for example output_throughput@32")
+        return {"metric": metric.strip()} | ({"concurrency": int(level)} if at else {})
+
+    return _each(value, read)
 
 
 def clock(value: Any) -> Any:

@@ -13,8 +13,11 @@ def simulated(spec: StudySpec, profile: str | None = None, *, trials: int | None
     """The study with a simulated engine on local hosts of the same names and GPU counts.
 
     Profile, time scale and number of trials come from the ``simulate`` block; ``profile`` and ``trials``
-    (from the command line) replace the block's own. Raises ConfigError where there is neither.
+    (from the command line) replace the block's own. Raises ConfigError where there is neither, UsageError for a profile
+    that is not there.
     """
+    from launchers.engines.simulated import profile_text  # not needed by those that only read a study
+
     block = spec.simulate
     if profile is not None:
         if profile.endswith(".json"):
@@ -24,6 +27,7 @@ def simulated(spec: StudySpec, profile: str | None = None, *, trials: int | None
         raise ConfigError(
             f"study {spec.name!r} has no simulate block; add one with a profile, or say --simulate=PROFILE"
         )
+    profile_text(block.profile)
     # A folder for each: they share this machine, but each has its own lock, servers and simulated GPUs.
     hosts = tuple(
         Host(

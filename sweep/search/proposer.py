@@ -128,7 +128,7 @@ class Proposer:
         done = [t for t in history if t.complete and t.finite(self.objectives) and _kept(t)]
         if not done:
             return []
-        if self.sampler != "model" or self.enumerates:
+        if self.sampler != "model":
             signs = [1.0 if o.maximize else -1.0 for o in self.objectives]
             best = [max(done, key=lambda t: s * t.values[o.key]) for o, s in zip(self.objectives, signs, strict=True)]
             return [t.ran for t in best]

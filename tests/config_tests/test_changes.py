@@ -103,9 +103,9 @@ def test_simulated_replaces_engine_and_hosts_and_is_marked() -> None:
 
 
 def test_simulated_takes_what_the_command_line_says() -> None:
-    spec = simulated(load(), "other-profile", trials=2)
+    spec = simulated(load(), "h200-llama8b", trials=2)
     assert spec.simulate is not None
-    assert (spec.simulate.profile, spec.simulate.time_scale, spec.budget.trials) == ("other-profile", 5, 2)
+    assert (spec.simulate.profile, spec.simulate.time_scale, spec.budget.trials) == ("h200-llama8b", 5, 2)
 
 
 def test_simulated_without_a_profile_is_refused() -> None:
@@ -113,6 +113,16 @@ def test_simulated_without_a_profile_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no simulate block"):
         simulated(bare)
     assert simulated(bare, "tiny").simulate is not None
+
+
+def test_a_profile_that_is_not_there_is_refused() -> None:
+    """By the option and by the YAML, there with its line, before anything is stored or started."""
+    with pytest.raises(UsageError, match="no simulation profile 'tyni' \\(nearest: 'tiny'"):
+        simulated(load(), "tyni")
+    wrong = TEXT.replace("profile: tiny", "profile: tyni")
+    with pytest.raises(ConfigError, match=r":\d+: simulate.profile: no simulation profile 'tyni'"):
+        load("engine: simulated\n" + wrong)
+    assert load(wrong).simulate is not None  # a study of real servers does not need it
 
 
 def test_engine_simulated_keeps_the_hosts() -> None:

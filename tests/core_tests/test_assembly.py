@@ -16,7 +16,7 @@ from storage.store import Store
 from sweep import session
 from sweep.assembly import host_states
 from sweep.config import load_text
-from sweep.errors import BusyError
+from sweep.errors import BusyError, ConfigError
 from sweep.owner import HostOwner
 from sweep.planning import prompts_of
 from sweep.reports import OwnerSettings
@@ -51,6 +51,17 @@ def test_others_may_not(store: Store, where: str) -> None:
             assert replaced(store, before[where]) is None
         finally:
             process.kill()
+
+
+def test_a_study_whose_secret_is_not_there_gets_no_row(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
+    text = yaml().replace("server: {", 'server: {env: {HF_TOKEN: "${NO_SUCH_TOKEN}"}, ')
+    with pytest.raises(ConfigError, match="the environment variable NO_SUCH_TOKEN is not set"):
+        session.create(store, load_text(text), text)
+    assert store.studies() == []
+    monkeypatch.setenv("NO_SUCH_TOKEN", "long enough")
+    session.create(store, load_text(text), text)
+    assert [study.name for study in store.studies()] == ["night"]
 
 
 HERE = """

@@ -136,6 +136,21 @@ def test_an_owner_that_answers_no_heartbeats_is_given_up_once(monkeypatch: pytes
     assert pool.asked["deaf"] == 1, "answered for it from then on"
 
 
+def test_work_that_has_ended_in_time_is_not_followed_by_giving_up() -> None:
+    """Owners that are being closed, or asked for a heartbeat, are busy, and well."""
+    made, told = beating(Deaf(hears=("cancel", "launch")))
+
+    async def study() -> bool:
+        work = asyncio.ensure_future(made._calls.call("deaf", "launch"))
+        made._working = work
+        closing = asyncio.ensure_future(made._calls.call("deaf", "close"))
+        await made.stop("interrupted")
+        return closing.done()
+
+    assert not asyncio.run(study())
+    assert told["given_up deaf"] == 0
+
+
 class Placing:
     """A pool whose owner is gone before it has answered, so many times."""
 

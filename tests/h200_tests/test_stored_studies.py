@@ -2,89 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
-import importlib
-import json
-import math
-import statistics
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from launchers.engines.sglang import SglangEngine
-from launchers.simulated import truth
 from search_spaces import rules
 from search_spaces.rules import Infeasible
 from storage.records import LaunchRow, LaunchState
 from storage.store import Store
-from sweep.analysis import StudyAnalysis, analyse_figures, extract, metrics_for
-from sweep.config import StudySpec
-from sweep.model import Drafter, Phase, Role, Stage, Verdict
+from sweep.model import Basis, Drafter, Phase, Role, Stage, Verdict
+from tests.h200_tests.stored import analysed, gains_at
 
-STORED = Path(__file__).parents[2] / "benchmarks" / "data" / "h200"
 LOGS = Path(__file__).parents[1] / "data" / "sglang-0.5.17" / "failures"
 
 
-def _open(name: str, folder: Path) -> Store:
-    path = folder / f"{name}.db"
-    path.write_bytes(gzip.decompress((STORED / f"{name}.db.gz").read_bytes()))
-    return Store.open(f"sqlite:///{path}", create=False)
-
-
-@pytest.fixture(scope="module")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with _open("smollm2", tmp_path_factory.mktemp("smollm2")) as store:
-        yield store
-
-
-@pytest.fixture(scope="module")
-def shaped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with _open("llama8b-shaped", tmp_path_factory.mktemp("shaped")) as store:
-        yield store
-
-
-@pytest.fixture(scope="module")
-def wrong_and_taken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with _open("wrong-and-taken", tmp_path_factory.mktemp("wrong")) as store:
-        yield store
-
-
-@pytest.fixture(scope="module")
-def failures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with _open("failures", tmp_path_factory.mktemp("failures")) as store:
-        yield store
-
-
-def _analysed(store: Store) -> StudyAnalysis:
-    study = store.study(None)
-    goals = StudySpec.parse(study.spec).goals
-    complete = {trial.number for trial in store.trials(study.id) if trial.verdict is Verdict.COMPLETE}
-    wanted = [m for m in store.measured_launches(study.id) if m.trial is None or m.trial in complete]
-    arms = {arm.key: arm.config for arm in store.arms(study.id)}
-    return analyse_figures([extract(m, metrics_for(goals)) for m in wanted], arms, goals)
-
-
-def _gains(analysis: StudyAnalysis, level: int) -> dict[int | None, tuple[float, float, float]]:
-    """Trial (None: the engine default) -> (low, estimate, high) against the baseline, all categories, last stage."""
-    return {
-        g.trial: (g.gain.low, g.gain.estimate, g.gain.high)
-        for g in analysis.gains
-        if (g.concurrency, g.metric, g.category, g.reference) == (level, "output_throughput", None, "baseline")
-        and g.gain is not None
-    }
-
-
 def test_a_small_target_gains_nothing(smollm2: Store) -> None:
-    analysis = _analysed(smollm2)
+    analysis = analysed(smollm2)
     for level, shown in ((1, 4), (8, 10), (32, 11)):
-        gains = _gains(analysis, level)
+        gains = gains_at(analysis, level)
         assert all(estimate < 0 for _, estimate, _ in gains.values())
         assert sum(high < 0 for _, _, high in gains.values()) >= shown, "these are shown to lose"
-    low, estimate, high = _gains(analysis, 1)[8]  # 3/4/16, the best of the search, in the confirm stage
+    low, estimate, high = gains_at(analysis, 1)[8]  # 3/4/16, the best of the search, in the confirm stage
     assert low < estimate < 0 < high
     study = smollm2.study(None)
     confirmed = [row for row in smollm2.launches(study.id) if row.stage is Stage.CONFIRM]
@@ -94,19 +34,19 @@ def test_a_small_target_gains_nothing(smollm2: Store) -> None:
 
 def test_the_8b_shape_gains_alone_and_loses_in_a_crowd(shaped: Store) -> None:
     """2 steps, topk 1, in the confirm stage: faster up to 32, no difference shown at 48; wide trees lose from 16 on."""
-    analysis = _analysed(shaped)
+    analysis = analysed(shaped)
     for level, least in ((1, 0.6), (4, 0.2), (16, 0.15), (32, 0.0)):
-        low, estimate, _ = _gains(analysis, level)[2]
+        low, estimate, _ = gains_at(analysis, level)[2]
         assert low > least, level
-        assert estimate == max(e for _, e, _ in _gains(analysis, level).values()), level
-    low, _, high = _gains(analysis, 48)[2]
+        assert estimate == max(e for _, e, _ in gains_at(analysis, level).values()), level
+    low, _, high = gains_at(analysis, 48)[2]
     assert low < 0 < high
-    assert _gains(analysis, 16)[3][2] < 0
+    assert gains_at(analysis, 16)[3][2] < 0
     (crossing,) = [c for c in analysis.crossovers if c.trial == 2]
     assert crossing.estimate == pytest.approx(38, abs=2)
 
 
-@pytest.mark.parametrize("name", ["smollm2", "shaped"])
+@pytest.mark.parametrize("name", ["smollm2", "shaped", "resident"])
 def test_accept_counters_and_token_counts_agree(name: str, request: pytest.FixtureRequest) -> None:
     """After the prefill's token every verify step emits itself and its correct drafts; the last one may be cut."""
     store: Store = request.getfixturevalue(name)
@@ -132,7 +72,8 @@ def _ended(store: Store) -> list[LaunchRow]:
 
 
 @pytest.mark.parametrize(
-    ("name", "launches"), [("smollm2", 25), ("shaped", 12), ("failures", 9), ("wrong_and_taken", 4)]
+    ("name", "launches"),
+    [("smollm2", 25), ("shaped", 12), ("failures", 9), ("wrong_and_taken", 4), ("resident", 8)],
 )
 def test_every_server_was_gone_with_its_memory(name: str, launches: int, request: pytest.FixtureRequest) -> None:
     reports = [row.stop_report for row in _ended(request.getfixturevalue(name))]
@@ -156,6 +97,37 @@ def test_what_ran_is_what_was_asked(smollm2: Store) -> None:
         if row.role is Role.ENGINE_DEFAULT:
             config = row.effective.config
             assert (config.num_steps, config.topk, config.num_draft_tokens) == (5, 4, 8)
+
+
+def test_servers_beside_each_other_say_what_brackets_said(resident: Store, shaped: Store) -> None:
+    study = resident.study(None)
+    for row in resident.launches(study.id):
+        assert row.effective is not None
+        assert (row.effective.status, row.effective.differences, row.effective.config) == ("exact", (), row.config)
+    (checked,) = [event.detail for event in resident.events(study.id) if event.kind == "neighbour"]
+    assert checked["accepted"]
+    beside, bracketed = analysed(resident), analysed(shaped)
+    assert {g.gain.basis for g in beside.gains if g.gain is not None and g.reference == "baseline"} == {Basis.RESIDENT}
+    for level in (1, 4, 16, 32, 48):
+        here, there = gains_at(beside, level), gains_at(bracketed, level)
+        for trial in (0, 1):  # 3/1/4 and 3/4/8, in either study
+            assert here[trial][0] < there[trial][2], (level, trial)
+            assert there[trial][0] < here[trial][2], (level, trial)
+
+
+def test_the_first_block_at_a_new_load_is_no_slower_since_the_warm_up_empties_the_cache(
+    resident: Store, shaped: Store
+) -> None:
+    def first_to_second(store: Store) -> list[float]:
+        out = []
+        for launch in store.measured_launches(store.study(None).id):
+            rounds = {b.round: b for b in launch.blocks if b.concurrency == 4 and launch.trial is not None}
+            if launch.stage is Stage.SEARCH and rounds:
+                out.append(rounds[1].elapsed_s / rounds[0].elapsed_s)
+        return out
+
+    assert all(ratio < 0.9 for ratio in first_to_second(shaped)), "before"
+    assert all(ratio > 0.95 for ratio in first_to_second(resident)), "since"
 
 
 def test_verdicts_of_what_was_broken_on_purpose(failures: Store) -> None:
@@ -227,47 +199,3 @@ def test_greedy_text_parts_at_near_ties_only(smollm2: Store) -> None:
     assert len(found) >= 8
     assert sum(detail["near_ties"] for detail in found) > 50
     assert sum(detail["differences"] for detail in found) == 0
-
-
-# ---------------------------------------------------------------------------------------------- the scripts beside
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[ModuleType]:
-    """``benchmarks/refit_studies.py``, which imports its neighbours by file."""
-    sys.path.insert(0, str(STORED.parents[1]))
-    try:
-        yield importlib.import_module("refit_studies")
-    finally:
-        sys.path.remove(str(STORED.parents[1]))
-
-
-def test_a_deep_chains_histogram_foretells_shallower_chains(smollm2: Store, scripts: ModuleType) -> None:
-    real_gpu = importlib.import_module("real_gpu")
-    found = real_gpu.histograms(smollm2, smollm2.study(None))
-    assert set(found) == {1, 3, 5}
-    for deep, steps in ((5, 1), (5, 3), (3, 1)):
-        error = real_gpu.shallower(found[deep], steps) / real_gpu.shallower(found[steps], steps) - 1
-        assert -0.04 < error < 0, "a little too low: a deeper chain's next step begins at a harder place"
-
-
-def test_the_profiles_say_what_was_measured(scripts: ModuleType) -> None:
-    for profile, file, forced in (("h200-smollm2", "smollm2", False), ("h200-llama8b", "llama8b-shaped", True)):
-        cells = scripts.throughputs(truth.load(profile), scripts.read(f"{file}.db.gz"), forced=forced)
-        assert statistics.median(scripts.errors(cells)) < scripts.MEDIAN_ALLOWED
-        assert max(scripts.errors(cells)) < scripts.WORST_ALLOWED
-
-
-def test_both_clients_see_the_same_server(scripts: ModuleType) -> None:
-    """SGLang's client and ours in turn; two blocks of ours at 32 began 0.33 s late and are left out here."""
-    servers = json.loads((STORED / "agree.json").read_text())
-    alone = servers[0]["levels"][0]["ratio"]  # without speculation, one request at a time, every pair
-    assert 0.98 < alone["low"] < alone["high"] < 1.02
-    for server in servers:
-        for level in server["levels"]:
-            assert importlib.import_module("agree").ratio(level["pairs"]) == pytest.approx(level["ratio"], abs=1e-5)
-            pairs = [pair for pair in level["pairs"] if max(side["ttft_s"] for side in pair.values()) < 0.3]
-            assert len(pairs) >= len(level["pairs"]) - 1
-            for key in ("tok_s", "tpot_s"):
-                logs = [math.log(pair["ours"][key] / pair["theirs"][key]) for pair in pairs]
-                assert abs(statistics.fmean(logs)) < 0.01, (server["name"], level["concurrency"], key)

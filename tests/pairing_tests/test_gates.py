@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -14,20 +13,11 @@ from sweep.cli.query import best, show
 ONE = ("space.num_steps=[3]", "space.num_draft_tokens=[4]", "workload.repeats=1")
 
 
-def test_graphs_retractions_and_throttling_are_flagged_with_evidence(lab, monkeypatch):
+def test_graphs_retractions_and_throttling_are_flagged_with_evidence(lab):
     # A pool too small for eight requests, graphs for two of them, and a GPU that is hot between the baselines without
     # becoming slower.
     hot = {"effects": {"drift": {"kind": "sawtooth", "period_s": 1e6, "depth": 0.0}}}
-    heard = lab.heard.on_event
-
-    def on_event(event):
-        heard(event)
-        if event["kind"] == "finished":
-            (epoch,) = lab.folder.glob("host/**/drift_epoch")
-            moved = {"baseline": -0.9e6, "candidate": 0.9e6}[event["role"]]
-            epoch.write_text(repr(float(epoch.read_text()) + moved))
-
-    monkeypatch.setattr(lab.heard, "on_event", on_event)
+    lab.after_launch = lambda event: 0.9e6 if event["role"] == "baseline" else -0.9e6
     load = ("workload.concurrency=[8]", "workload.requests_per_level=8", "objectives=[output_throughput@8]")
     tight = (
         "server.args.max-total-tokens=1024",
@@ -143,18 +133,10 @@ def test_counters_that_cannot_be_right_are_a_verdict(lab):
     assert [block["invalid"] is None for block in launch["blocks"]] == [False, False]  # measured once more
 
 
-def test_more_than_the_accept_length_allows_is_not_believed_and_the_baseline_is_due(lab, monkeypatch):
+def test_more_than_the_accept_length_allows_is_not_believed_and_the_baseline_is_due(lab):
     """The host is four times as fast for candidates as for baselines: its clock of drift is moved between them."""
     slow = {"effects": {"drift": {"kind": "step", "at_s": 1e6, "factor": 0.25}}}
-    heard = lab.heard.on_event
-
-    def on_event(event):
-        heard(event)
-        if event["kind"] == "finished":
-            (epoch,) = lab.folder.glob("host/**/drift_epoch")
-            epoch.write_text(repr(time.time() - (2e6 if event["trial"] is None else 0)))
-
-    monkeypatch.setattr(lab.heard, "on_event", on_event)
+    lab.after_launch = lambda event: 2e6 if event["trial"] is None else -2e6
     study = lab.run("workload.repeats=1", "budget.trials=2", "measurement.max_attempts=1", profile=slow)
     order = "".join("B" if x.trial is None else str(x.trial) for x in lab.store.launches(study.id))
     assert order == "B0B1B"  # with a baseline every four trials, of which there are two

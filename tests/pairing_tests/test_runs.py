@@ -56,18 +56,10 @@ def test_wrong_output_is_flagged_with_its_evidence(lab):
     assert row["gain"]["basis"] == "bracketed"
 
 
-def test_a_step_between_the_brackets_queues_the_trial_again(lab, monkeypatch):
+def test_a_step_between_the_brackets_queues_the_trial_again(lab):
     # Servers started after the second baseline run at two thirds of the speed: the host's clock of drift is moved on.
     step = {"effects": {"drift": {"kind": "step", "at_s": 1e6, "factor": 1.5}}}
-    heard = lab.heard.on_event
-
-    def on_event(event):
-        heard(event)
-        if event["kind"] == "finished" and len(lab.kinds("finished")) == 2:
-            (epoch,) = lab.folder.glob("host/**/drift_epoch")
-            epoch.write_text(repr(float(epoch.read_text()) - 2e6))
-
-    monkeypatch.setattr(lab.heard, "on_event", on_event)
+    lab.after_launch = lambda event: 2e6 if len(lab.kinds("finished")) == 2 else 0.0
     calibrated = ("measurement.calibrate_launches=2", "measurement.max_attempts=2", "measurement.tolerance=0.2")
     study = lab.run(*ONE, "workload.repeats=1", *calibrated, profile=step)
     (again,) = lab.kinds("requeued")
@@ -83,17 +75,9 @@ def test_a_step_between_the_brackets_queues_the_trial_again(lab, monkeypatch):
 
 
 @pytest.mark.parametrize(("factor", "attempts", "launches"), [(1.5, 2, "B0B0B"), (1.5, 1, "B0B"), (1.0, 2, "B0B")])
-def test_two_baselines_are_enough_to_refuse_a_step(lab, monkeypatch, factor, attempts, launches):
+def test_two_baselines_are_enough_to_refuse_a_step(lab, factor, attempts, launches):
     """Without calibration launches a study of one trial has no more; servers after the first baseline run slower."""
-    heard = lab.heard.on_event
-
-    def on_event(event):
-        heard(event)
-        if event["kind"] == "finished" and len(lab.kinds("finished")) == 1:
-            (epoch,) = lab.folder.glob("host/**/drift_epoch")
-            epoch.write_text(repr(float(epoch.read_text()) - 2e6))
-
-    monkeypatch.setattr(lab.heard, "on_event", on_event)
+    lab.after_launch = lambda event: 2e6 if len(lab.kinds("finished")) == 1 else 0.0
     step = {"effects": {"drift": {"kind": "step", "at_s": 1e6, "factor": factor}}}
     study = lab.run(
         *ONE,

@@ -97,13 +97,15 @@ def test_ls(sweep: Run, tmp_path: Path) -> None:
     assert sweep("ls", db=empty)[1].splitlines()[1].startswith(f"{long}  running  sglang")
 
 
-def test_a_warm_start_from_nothing_leaves_no_study_behind(sweep: Run, own_url: str) -> None:
-    code, out, err = sweep("start", "smoke", "--simulate", "--warm-start", "nigth", db=own_url)
-    assert (code, out) == (5, "")
-    assert "no study 'nigth'" in err
-    code, _, err = sweep("start", "smoke", "--simulate", "--warm-start", "night", db=own_url)
-    assert code == 2
-    assert "study 'night' teaches nothing here" in err
+def test_what_cannot_start_leaves_no_study_behind(sweep: Run, own_url: str) -> None:
+    for words, code, said in (
+        (("--simulate", "--warm-start", "nigth"), 5, "no study 'nigth'"),
+        (("--simulate", "--warm-start", "night"), 2, "study 'night' teaches nothing here"),
+        (("--simulate=tyni",), 2, "no simulation profile 'tyni'"),
+    ):
+        ended, out, err = sweep("start", "smoke", *words, db=own_url)
+        assert (ended, out) == (code, "")
+        assert said in err
     assert [study["study"] for study in json.loads(sweep("ls", "--json", db=own_url)[1])] == ["night"]
 
 

@@ -21,8 +21,10 @@ from sweep.search.model.fit import CostModel
 from sweep.search.model.gaussian import Array, Index
 
 # Chance that a proposal explores: the least known configuration of those expected within EXPLORE_WITHIN of the best.
+# Before so many were measured every launch explores as it is, and the least known one is the strangest.
 EXPLORE = 0.05
 EXPLORE_WITHIN = 0.1
+EXPLORE_FROM = 4
 # What a launch shows, in standard deviations, and the chance of it.
 NODES = np.linspace(-6.0, 6.0, 61)
 CHANCES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
@@ -42,13 +44,13 @@ def score(model: CostModel, allowed: Index, rng: np.random.Generator) -> tuple[A
     """(n,) worth per minute of every configuration, and whether this proposal explores, which it can only where one of
     ``allowed`` is expected near the best."""
     mixtures = weights(len(model.outlooks), rng)
-    if model.measured and rng.random() < EXPLORE:
+    measured = np.array(sorted(set(model.measured)), dtype=np.intp)
+    if len(measured) >= EXPLORE_FROM and rng.random() < EXPLORE:
         outlook = model.outlooks[int(rng.integers(len(model.outlooks)))]
         best = max(model.measured, key=lambda i: (outlook.mean[i], -i))
         near = outlook.mean >= outlook.mean[best] + np.log1p(-EXPLORE_WITHIN)
         if near[allowed].any():
             return np.where(near, outlook.spread(best), 0.0) * model.launches / model.minutes, True
-    measured = np.array(sorted(set(model.measured)), dtype=np.intp)
     every = np.arange(len(model.configs), dtype=np.intp)
     between = [outlook.covariance(measured, every) for outlook in model.outlooks]
     total = np.sum([improvement(model, mixture, measured, between) for mixture in mixtures], axis=0)
