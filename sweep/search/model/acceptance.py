@@ -31,7 +31,7 @@ ROUNDS = 3
 START = Hyper(0.06, 1.0)
 # Verify steps of one answer are not quite independent: the grid allows twice the binomial error.
 GRID = tuple(
-    Hyper(amplitude, noise, -0.3 * i, main)
+    Hyper(amplitude, noise, -0.8 * i, main)
     for i, amplitude in enumerate((0.02, 0.06, 0.15, 0.4))
     for noise in (1.0, 2.0)
     for main in (0.9, 0.3)
