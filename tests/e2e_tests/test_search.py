@@ -18,7 +18,9 @@ from yaml import safe_dump, safe_load
 
 from storage import queries
 from storage.pareto import pareto
+from sweep import session
 from sweep.cli.main import cli
+from sweep.config import load_text
 from sweep.errors import UsageError
 from sweep.model import Stage, Verdict
 
@@ -171,14 +173,13 @@ def test_a_warm_start_knows_what_the_first_study_learnt(searched: tuple[Study, P
 
 
 def test_a_warm_start_from_another_model_is_refused(searched: tuple[Study, Path]) -> None:
-    _, folder = searched
+    study, folder = searched
     text = (
         yaml(folder, 2).replace("org/model", "org/other").replace("name: searched", "name: cold\nwarm_start: searched")
     )
-    study = Study(folder, text)
     with pytest.raises(UsageError, match="its target model is org/model, here it is org/other"):
-        study.run()
-    assert study.store.trials(study.row.id) == []
+        session.create(study.store, load_text(text), text)
+    assert "cold" not in [row.name for row in study.store.studies()]
 
 
 def test_a_hopeless_arm_is_stopped_after_its_first_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
