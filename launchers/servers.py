@@ -172,25 +172,32 @@ class HostServers:
     def start(self, spec: LaunchSpec, launch_id: str) -> RunningServer:
         """Start a server on a free port of the host; returns as soon as its process exists.
 
-        A program that cannot be run is a server that ended with exit code 127 and says so in its log.
+        A program that cannot be run is a server that ended with exit code 127 and says so in its log. HostError where
+        there is no answer; what may have been started all the same is ended, as far as the host can be reached.
         """
         before = self._gpus.memory(spec.gpus)
         argv: Sequence[str] = spec.argv
         if self._container is not None:
             argv = self._container.run(argv, [*spec.env, *spec.secret_env], spec.gpus)
         secrets = [*([spec.api_key] if spec.api_key else []), *spec.secret_env.values()]
-        reply = self._owned(
-            "start",
-            study=slug(self._owner.study),
-            launch=slug(launch_id),
-            argv=self._remote.entered(argv),
-            docker=None if self._container is None else self._container.docker,
-            env=dict(spec.env),
-            secret_env=dict(spec.secret_env),
-            files={name: base64.b64encode(content).decode() for name, content in spec.files.items()},
-            secrets=secrets,
-            python=self._remote.python,
-        )
+        study, launch = slug(self._owner.study), slug(launch_id)
+        try:
+            reply = self._owned(
+                "start",
+                study=study,
+                launch=launch,
+                argv=self._remote.entered(argv),
+                docker=None if self._container is None else self._container.docker,
+                env=dict(spec.env),
+                secret_env=dict(spec.secret_env),
+                files={name: base64.b64encode(content).decode() for name, content in spec.files.items()},
+                secrets=secrets,
+                python=self._remote.python,
+            )
+        except HostError:
+            with contextlib.suppress(HostError, BusyError):  # nothing was started, or the lease will end it
+                self._owned("stop", timeout_s=40, folder=None, study=study, launch=launch, grace_s=0.0)
+            raise
         state = reply["state"]
         server = RunningServer(
             launch_id=launch_id,
@@ -290,6 +297,8 @@ class HostServers:
             )
         if reply["left"]:
             raise HostError(f"{self._transport.name}: processes {reply['left']} of ours survive SIGKILL")
+        with self._lock:
+            self._running.clear()
         return tuple(Found.from_reply(entry) for entry in reply["ended"])
 
     def models(self, paths: Sequence[str]) -> dict[str, ModelFiles]:

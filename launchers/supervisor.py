@@ -748,6 +748,11 @@ def runs(base: str) -> list[tuple[str, State]]:
     return [(folder, state) for folder, state in run_folders(base) if state]
 
 
+def run_folder(base: str, request: State) -> str:
+    """The folder of the launch that a request names by study, launch and epoch."""
+    return os.path.join(base, "runs", "%s.%s.%d" % (request["study"], request["launch"], request["epoch"]))
+
+
 def free_port(base: str) -> int:
     """A port nobody listens on and no other launch of ours has been promised."""
     import socket
@@ -779,7 +784,7 @@ def cmd_start(base: str, request: State) -> State:
     for name in request["files"]:
         if os.path.basename(name) != name:
             raise Refused("failed", "a launch's file must be a plain name, not %r" % name)
-    folder = os.path.join(base, "runs", "%s.%s.%d" % (request["study"], request["launch"], request["epoch"]))
+    folder = run_folder(base, request)
     with locked(base) as lock:
         lease = check_epoch(base, request)
         known = read_state(folder)
@@ -887,7 +892,7 @@ def supervise(
         import traceback
 
         with contextlib.suppress(OSError):  # closed where the server had been started
-            os.write(report, str(error or type(error).__name__).encode("utf-8", "replace"))
+            os.write(report, (str(error) or type(error).__name__).encode("utf-8", "replace"))
         with contextlib.suppress(OSError):  # a full disk
             traceback.print_exc()
             sys.stderr.flush()
@@ -924,15 +929,16 @@ def end_runs(pairs: list[tuple[str, State]], grace_s: float) -> list[State]:
 
 
 def cmd_stop(base: str, request: State) -> State:
-    """End one launch and say what is left of it."""
-    with locked(base):
+    """End one launch, of this ``folder`` or, where only its name is known, of this owner; say what is left of it."""
+    with locked(base):  # a start of it that is still under way comes first
         check_epoch(base, request)
-    state = read_state(request["folder"])
+    folder = request["folder"] or run_folder(base, request)
+    state = read_state(folder)
     if state is None:
-        raise Refused("failed", "no record of this launch in %s" % request["folder"])
+        raise Refused("failed", "no record of this launch in %s" % folder)
     pids = [proc["pid"] for proc in state["processes"]] + container_pids(state)
     if not state["finished"]:
-        state = end_runs([(request["folder"], state)], request["grace_s"])[0]
+        state = end_runs([(folder, state)], request["grace_s"])[0]
     left = [proc["pid"] for proc in ours(state)]
     reply = {"exit_code": state["exit_code"], "reason": state["reason"], "left": left, "pids": pids}
     return dict(reply, containers_left=state.get("containers_left") or [])

@@ -76,6 +76,7 @@ class HostOwner:
         self._path_capacity: float | None = None
         self._running: dict[str, LiveServer] = {}
         self._ending: dict[str, LiveServer] = {}
+        self._unsure = False  # a server may run that is none of these: its start or its end was not seen
         self._grace_s = GRACE_S
         self._cancel = threading.Event()
         self._closed = threading.Event()
@@ -162,6 +163,9 @@ class HostOwner:
                 gpus=request.gpus,
             )
             argv = spec.argv
+            if self._unsure and not self._running:  # beside what is left, a good arm would run out of memory
+                self._servers.reconcile()
+                self._unsure = False
             if dirty := self._servers.dirty_gpus(request.gpus):
                 return LaunchReport(argv, False, started_at, diagnosis=diagnoses.dirty(self._settings.host, dirty))
             running = self._servers.start(spec, request.launch_id)
@@ -178,6 +182,7 @@ class HostOwner:
                 server.http = ServerHttp(self._servers.forward(running), running.api_key)
                 return self._ready(server, started_at, phases)
         except (HostError, BusyError) as error:
+            self._unsure = True
             phases, diagnosis = {}, diagnoses.infra(Phase.START, str(error))
         stop = self.stop(request.launch_id) if server is not None else None
         return report_of(server, argv, started_at, phases, diagnosis=diagnosis, stop=stop)
@@ -358,6 +363,7 @@ class HostOwner:
             report = self._servers.stop(server.running, grace_s=self._grace_s)
         except SweepError as error:
             report = StopReport(clean=False, exit_code=None, took_s=0.0, note=f"the stop was not verified: {error}")
+        self._unsure = self._unsure or not report.clean
         del self._ending[launch_id]
         self._note(None)
         return Stopped(report, server.tail())

@@ -206,7 +206,8 @@ class Runner:
             self._event("placing", host=host.name, why=answer.message, pause_s=pause)
             await self._pause(pause)
             pause = min(2 * pause, PLACE_PAUSE_MAX_S)
-            self._open_anew(host)
+            if self._stopping is None:
+                self._open_anew(host)
         assert isinstance(answer, Prepared)
         return answer
 

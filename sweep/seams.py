@@ -177,7 +177,8 @@ class Engine(Protocol):
 
     def settle(self, http: HttpGet) -> None:
         """Once per launch, warm and not yet measured: keep the server's own housekeeping out of the blocks. What it
-        has no means for is left as it is; OSError where it does not answer."""
+        has no means for is left as it is; RuntimeError with the server's words if it would not, OSError where it gives
+        no answer."""
         ...
 
     def abort_all(self, http: HttpGet) -> None: ...

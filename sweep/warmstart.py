@@ -89,17 +89,19 @@ def unlike(store: Store, study: StudyRow, spec: StudySpec, mine: frozenset[str])
     model = {key: (theirs.get("model") or {}).get(key) for key in ("path", "revision")}
     if model != {"path": spec.model.path, "revision": spec.model.revision}:
         return f"its target model is {model['path']}, here it is {spec.model.path}"
-    if study.forced_accept_length != forced_accept_length(spec.server.env):
-        here = "here it is forced" if study.forced_accept_length is None else "not so here"
-        return (
-            f"its accept length was {'left to the drafter' if study.forced_accept_length is None else 'forced'}, {here}"
-        )
+    forced = forced_accept_length(spec.server.env)
+    if study.forced_accept_length != forced:
+        return f"its accept length was {_decided_by(study.forced_accept_length)}, here it is {_decided_by(forced)}"
     if spec.simulated and (theirs.get("simulate") or {}).get("profile") != (spec.simulate and spec.simulate.profile):
         return "it was simulated with another profile"
     on = gpus(store, study.id)
     if mine and on != mine:
         return f"its GPUs are {', '.join(sorted(on)) or 'not known'}, here they are {', '.join(sorted(mine))}"
     return None
+
+
+def _decided_by(forced: float | None) -> str:
+    return "left to the drafter" if forced is None else f"forced to {forced:g}"
 
 
 def sources(store: Store, spec: StudySpec, mine: frozenset[str], *, before: float | None = None) -> list[Source]:

@@ -203,7 +203,9 @@ class SglangEngine:
     def settle(self, http: HttpGet) -> None:
         """Take what lives since the start out of the server's garbage collections (``/freeze_gc``; newer versions do so
         themselves). Unfrozen, SGLang 0.5.17 halted once in each launch for 0.4 to 0.5 s, in whichever block it fell."""
-        http("POST", "/freeze_gc")
+        status, body = http("POST", "/freeze_gc")
+        if status not in (200, 404, 405):
+            raise RuntimeError(f"/freeze_gc answered {status}: {body[:300].decode('utf-8', 'replace').strip()}")
 
     def abort_all(self, http: HttpGet) -> None:
         """Ends every request, since SIGTERM waits for them without limit. A server that is gone has none."""

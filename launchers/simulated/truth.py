@@ -12,6 +12,7 @@ import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +163,13 @@ class TruePrompt:
 
 @dataclass(frozen=True, slots=True)
 class TrueBlock:
-    """``seconds`` from the first send to the last token; per request its seconds and output tokens, in prompt order."""
+    """``seconds`` from the first send to the last token; per request its seconds and output tokens, in prompt order;
+    ``histogram[j]`` verify steps of all that accepted j drafts."""
 
     seconds: float
     request_s: tuple[float, ...]
     output_tokens: tuple[int, ...]
+    histogram: tuple[int, ...]
 
     @property
     def throughput(self) -> float:
@@ -233,4 +236,5 @@ def simulate_block(
         seconds=now,
         request_s=tuple(ends[request.rid] - request.arrival for request in order),
         output_tokens=tuple(request.emitted for request in order),
+        histogram=tuple(sum(counts) for counts in zip_longest(*(r.histogram for r in order), fillvalue=0)),
     )

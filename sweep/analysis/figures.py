@@ -118,6 +118,7 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = No
     levels: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     busy: defaultdict[int, list[float]] = defaultdict(list)
     steps: defaultdict[tuple[int, str | None], list[int]] = defaultdict(lambda: [0, 0])
+    without: set[tuple[str, int]] = set()
     good = [block for block in launch.blocks if block.invalid is None and block.elapsed_s > 0]
     for block in good:
         rows = [request for request in block.requests if request.ok]
@@ -127,8 +128,11 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = No
         unit = (measured_as, str(block.round))
         busy[level].append(sum(r.end_s - r.sent_s for r in rows) / block.elapsed_s)
         for metric, figure in _block_figures(block, wanted, slo).items():
-            levels[metric, level].append(math.log(figure))
-            cells[metric, level, None][unit] = _goodness(metric, figure)
+            if figure > 0:
+                levels[metric, level].append(math.log(figure))
+                cells[metric, level, None][unit] = _goodness(metric, figure)
+            else:
+                without.add((metric, level))
         of_category = _sums(rows)
         for category, (tokens, seconds, verify, correct) in of_category.items():
             for key in ((level, category), (level, None)):
@@ -143,6 +147,10 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = No
                 cells[metric, level, category][unit] = _goodness(metric, figure)
         if level == 1:
             _add_prompts(measured_as, rows, wanted, prompts, categories)
+    # A round without any (no request was good enough) is no ratio, and the mean of the other rounds would hide it.
+    for metric, level in without:
+        levels.pop((metric, level), None)
+        cells.pop((metric, level, None), None)
     starts = [block.started_at for block in good] or [launch.started_at]
     ends = [block.started_at + block.elapsed_s for block in good] or [launch.started_at]
     return LaunchFigures(
@@ -167,12 +175,12 @@ def extract(launch: MeasuredLaunch, metrics: Iterable[str], slo: Slo | None = No
 
 
 def _block_figures(block: BlockResult, metrics: tuple[str, ...], slo: Slo | None) -> dict[str, float]:
-    """The metrics of a block that have a logarithm. Throughput alone avoids the percentiles of the summary."""
+    """The metrics of a block that it has. Throughput alone avoids the percentiles of the summary."""
     out: dict[str, float | None] = {"output_throughput": block.output_tokens / block.elapsed_s}
     if len(metrics) > 1:
         summary = block_summary(block, slo=slo)
         out.update({metric: summary[metric] for metric in metrics if metric != "output_throughput"})
-    return {metric: figure for metric, figure in out.items() if figure is not None and figure > 0}
+    return {metric: figure for metric, figure in out.items() if figure is not None}
 
 
 def _latencies(rows: Sequence[RequestRecord], metrics: Iterable[str]) -> Iterator[tuple[str, str, float]]:

@@ -9,7 +9,7 @@ import pytest
 
 from sweep.analysis import AnalysisSettings
 from sweep.analysis.figures import extract, prompt_is_unit
-from sweep.metrics import by_category
+from sweep.metrics import Slo, by_category
 from sweep.model import BlockResult, Comparison, Objective
 from tests.analysis_tests.made import AT_1, AT_8, Night, block, load_block, request
 
@@ -24,6 +24,18 @@ def test_failed_requests_and_invalid_blocks_never_enter() -> None:
     assert with_failures.levels["output_throughput", 1] == pytest.approx(100.0)
     spoilt = extract(night.add(None, [load_block(800.0), load_block(9.0, 1, invalid="client limited")]), ())
     assert list(spoilt.cells["output_throughput", 8, None].values()) == [pytest.approx(math.log(800.0))]
+
+
+def test_a_round_without_goodput_is_not_left_out_of_its_mean() -> None:
+    slo, night = Slo(ttft_ms=100.0), Night()
+    good, late = load_block(800.0, 0), load_block(800.0, 1)
+    late = replace(late, requests=tuple(replace(row, ttft_s=0.5) for row in late.requests))
+    kept = extract(night.add(None, [good, load_block(700.0, 1)]), ("goodput",), slo)
+    mixed = extract(night.add(0, [good, late]), ("goodput",), slo)
+    assert len(kept.cells["goodput", 8, None]) == 2
+    assert ("goodput", 8, None) not in mixed.cells
+    assert ("goodput", 8) not in mixed.levels
+    assert len(mixed.cells["output_throughput", 8, None]) == 2
 
 
 def test_latencies_are_inverted_so_that_positive_is_better() -> None:

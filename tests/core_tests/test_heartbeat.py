@@ -184,3 +184,21 @@ def test_an_owner_on_a_lost_node_is_placed_again(lost: int, stopping: bool, monk
     else:
         assert answer.error == "its node is dead"
         assert times == 0 if stopping else times > 1
+
+
+def test_a_stop_between_two_placements_makes_no_further_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would not know that the study stops, and take the host."""
+    monkeypatch.setattr(runner, "PLACE_PAUSE_S", 30.0)
+    pool = Placing(99)
+    made, told = beating(pool)
+
+    async def study() -> Prepared:
+        answer = asyncio.ensure_future(made._prepared(made.hosts["well"]))
+        while not told["placing well"]:
+            await asyncio.sleep(0)
+        made._stopping = "interrupted"
+        made._stop_asked.set()
+        return await asyncio.wait_for(answer, 2.0)
+
+    assert asyncio.run(study()).error == "its node is dead"
+    assert pool.epochs == []

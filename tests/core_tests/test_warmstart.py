@@ -69,9 +69,9 @@ def test_anything_else_is_not(store: Store, changes: dict[str, str], on: str, wo
 @pytest.mark.parametrize(
     ("there", "here", "words"),
     [
-        ("2.5", None, "its accept length was forced, not so here"),
-        (None, "2.5", "its accept length was left to the drafter, here it is forced"),
-        ("2.5", "3", "its accept length was forced, not so here"),
+        ("2.5", None, "its accept length was forced to 2.5, here it is left to the drafter"),
+        (None, "2.5", "its accept length was left to the drafter, here it is forced to 2.5"),
+        ("2.5", "3", "its accept length was forced to 2.5, here it is forced to 3"),
         ("2.5", "2.50", None),
     ],
 )

@@ -106,25 +106,33 @@ def test_a_port_that_is_stolen_while_weights_load_costs_one_attempt(tmp_path: Pa
 
 
 def test_a_stop_that_cannot_be_verified_is_seen_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server lives on, and its lease with it: the next launch is not made beside it."""
     from launchers.servers import HostServers
     from sweep.errors import HostError
 
-    real = HostServers.stop
+    real, real_start = HostServers.stop, HostServers.start
     calls: list[str] = []
+    beside: list[int] = []
 
     def stop(self: HostServers, server: Any, *, grace_s: float = 15.0) -> Any:
-        report = real(self, server, grace_s=grace_s)
         calls.append(server.launch_id)
         if len(calls) == 1:
             raise HostError("here: the connection broke")
-        return report
+        return real(self, server, grace_s=grace_s)
+
+    def start(self: HostServers, *args: Any) -> Any:
+        beside.append(len(self.ps()))
+        return real_start(self, *args)
 
     monkeypatch.setattr(HostServers, "stop", stop)
+    monkeypatch.setattr(HostServers, "start", start)
     study = Study(tmp_path, space(here(tmp_path / "base"), tokens=(4,)))
     assert study.run() == "finished"
     events = study.store.events(study.row.id, kind="unclean_stop")
     assert [event.detail["why"] for event in events] == ["the stop was not verified: here: the connection broke"]
     assert any("the connection broke" in line for line in study.lines)
+    assert len(beside) >= 4
+    assert set(beside) == {0}
     assert study.status()["counts"] == {"complete": 2}
 
 

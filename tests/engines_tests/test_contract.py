@@ -253,6 +253,8 @@ class EngineContract:
         self.engine().settle(http)
         assert http.asked == [("POST", "/freeze_gc", None)]
         self.engine().settle(Http({}))  # a version without it
+        with pytest.raises(RuntimeError, match="401: no key"):
+            self.engine().settle(Http({("POST", "/freeze_gc"): (401, b"no key")}))
         with pytest.raises(ConnectionError):
             self.engine().settle(Http({("POST", "/freeze_gc"): ConnectionError("gone")}))
 

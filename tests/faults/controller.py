@@ -25,6 +25,7 @@ from sweep import assembly, beside, runner, session
 from sweep.bench import health
 from sweep.config import Overrides, StudySpec, load_text
 from sweep.errors import SweepError
+from sweep.model import Phase
 from sweep.pool import InlinePool, RayPool
 
 # Whether this machine is busy is no question here, and these blocks are too small to be judged by.
@@ -79,9 +80,18 @@ class KillingPool(InlinePool):
 
     async def call(self, host: str, method: str, *args: Any) -> Any:
         if method == self._what and self._due():
-            # Closing a host takes a few milliseconds where nothing runs any more: there the call has just begun.
-            asyncio.get_running_loop().call_later(0.0 if method == "close" else 0.05, die)
+            if method == "launch":
+                self._dying = asyncio.create_task(self._die_loading(host))
+            else:
+                # Closing a host takes a few milliseconds where nothing runs any more: there the call has just begun.
+                asyncio.get_running_loop().call_later(0.0 if method == "close" else 0.05, die)
         return await super().call(host, method, *args)
+
+    async def _die_loading(self, host: str) -> None:
+        """When the server is there and its log moves, and not in what the owner does before."""
+        while self._owners[host].heartbeat()["phase"] in (None, Phase.START, Phase.STOP):
+            await asyncio.sleep(0.01)
+        die()
 
 
 class Echo:

@@ -1,7 +1,7 @@
 """kill -9 of the controller at every named point of a trial's life; `resume` right after it ends with the same results.
 
 A point of the store is exact: the process dies before the row is written or after it is on disk. Inside a call of the
-host's owner (during) it dies 0.05 s after the call began.
+host's owner (during) it dies 0.05 s after the call began; inside a launch, as soon as the server's log moves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ POINTS = [
     "after:add_trial",  # proposed, not yet given to a host
     "after:start_trial",  # running, no launch yet
     "after:begin_launch:2",  # a launch row, nothing started
-    "during:launch:2",  # the process starts, weights load, graphs are captured
+    "during:launch:2",  # the process is there, weights load, graphs are captured
     "before:launch_started:2",  # it is ready; no row says so
     "after:launch_ready:2",
     "during:probe",
@@ -39,6 +39,8 @@ POINTS = [
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_controller(lab: Lab, point: str) -> None:
     lab.run("start", exit_code=-9, kill=point)
+    if point == "during:launch:2":
+        assert marked(lab.base)
     before = lab.blocks()
     lab.run("resume")
     lab.check(before)

@@ -19,7 +19,7 @@ from hosts_helpers import Make, dead_holder, ended, gone, launch, log_until, our
 from launchers import supervisor
 from launchers.hosts.local import LocalSettings, LocalTransport
 from launchers.servers import HostServers, RunningServer
-from sweep.errors import BusyError
+from sweep.errors import BusyError, HostError
 
 
 class TestServersFaultsContract:
@@ -116,6 +116,26 @@ class TestServersFaultsContract:
         other = make_servers(LocalTransport(LocalSettings("here")), study="other")
         assert other.inspect().name == "here"
         assert other.holder() is None, "the host is given back"
+
+    def test_a_start_whose_answer_is_lost_leaves_nothing(
+        self, servers: HostServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The host took too long, or could not be reached: the lease goes on being renewed, so nothing else ends it."""
+        ask = servers._remote.ask
+
+        def lost(command: str, request: Any, **more: Any) -> dict[str, Any]:
+            reply = ask(command, request, **more)
+            if command == "start":
+                assert ours(tmp_path) != []
+                raise HostError("gave no answer in 30 s (it may still run)")
+            return reply
+
+        with monkeypatch.context() as patch:
+            patch.setattr(servers._remote, "ask", lost)
+            with pytest.raises(HostError, match="no answer in 30 s"):
+                servers.start(launch("--ignore-term"), "1")
+        assert ours(tmp_path) == []
+        assert log_until(servers, servers.start(launch(), "2"), b"ready"), "the host can be used as before"
 
     def test_ps_and_reconcile(self, transport: Any, make_servers: Make, tmp_path: Path) -> None:
         """The controller dies; its successor finds both servers and ends them; the old owner can touch nothing."""

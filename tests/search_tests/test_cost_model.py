@@ -240,6 +240,7 @@ def test_exploring_looks_at_the_least_known_near_the_best(space, truths, arm, mo
     model = CostModel(space.candidates, truth.objectives, rows)
     mean, best = model.outlooks[0].mean, max(model.outlooks[0].mean[i] for i in model.measured)
     assert mean[model.index[proposal.config]] >= best + np.log(0.9)
+    assert not p.propose(rows[:-1]).why.startswith("exploring"), "three are too few"
     monkeypatch.setattr(acquisition, "EXPLORE", 0.0)
     assert not p.propose(rows).why.startswith("exploring")
 

@@ -118,6 +118,19 @@ def test_a_space_the_budget_covers_is_enumerated_and_a_larger_one_is_not(spaces,
     assert short.propose([]).origin is Origin.SEED
 
 
+def test_the_model_recommends_of_a_space_measured_whole_too(spaces, truths):
+    """Not the highest figure: the third best of seven chains, whose launch showed a little more than the best one's."""
+    chains, truth = spaces(draft_model=("a",), topk=(1,), cuda_graph=(True,)), truths()
+    rows = [truth.told(config) for config in chains.candidates]
+    best, lucky = max(chains.candidates, key=truth.speed), chains.candidates[4]
+    shown = 1.01 * truth.speed(best)
+    step = replace(rows[4].observations[1], throughput=shown)
+    rows[4] = replace(rows[4], values={KEY: shown}, observations={1: step})
+    whole = {s: proposer(chains, truths, s, budget=len(rows)) for s in ("model", "tpe")}
+    assert all(p.enumerates for p in whole.values())
+    assert {s: p.recommend(rows) for s, p in whole.items()} == {"model": [best], "tpe": [lucky]}
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_resumed_study_proposes_what_an_uninterrupted_one_would(space, truths, sampler):
     truth = truths(noise=0.02)

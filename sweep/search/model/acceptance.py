@@ -29,7 +29,9 @@ SHARPNESS = 6.0
 DEPTH_SCALE = 4.0
 ROUNDS = 3
 START = Hyper(0.06, 1.0)
-# Verify steps of one answer are not quite independent: the grid allows twice the binomial error.
+# Verify steps of one answer are not quite independent: the grid allows twice the binomial error. Larger residuals are
+# believed on evidence alone: with -0.3 instead, 87 % of 400 `saturating` problems are within 1 % after 12 launches, not
+# 90 %; of `product` 89 %, not 91 %.
 GRID = tuple(
     Hyper(amplitude, noise, -0.8 * i, main)
     for i, amplitude in enumerate((0.02, 0.06, 0.15, 0.4))

@@ -1,6 +1,7 @@
 """The search through the whole pipeline, once: it ends by itself, soon, and with the right configuration.
 
-`python benchmarks/pipeline.py` does so for five seeds; one takes about a minute, too long for `make test`.
+`python benchmarks/pipeline.py` does so for five seeds; one takes about a minute, and wants a quiet machine: launches that
+stray by more than is stated make the search longer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pytest
 
 from tests.benchmark_scripts import benchmark
 
-pytestmark = [pytest.mark.faults, pytest.mark.ray]
+pytestmark = [pytest.mark.long, pytest.mark.clock, pytest.mark.ray]
 
 
 @pytest.fixture(scope="module")
