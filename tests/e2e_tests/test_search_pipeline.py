@@ -1,7 +1,7 @@
 """The search through the whole pipeline, once: it ends by itself, soon, and with the right configuration.
 
-`python benchmarks/pipeline.py` does so for five seeds; one takes about a minute, and wants a quiet machine: launches that
-stray by more than is stated make the search longer.
+`python benchmarks/pipeline.py` does so for five seeds; one takes about a minute, and wants a quiet machine: launches
+that stray by more than is stated make the search longer.
 """
 
 from __future__ import annotations
