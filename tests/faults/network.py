@@ -91,9 +91,10 @@ class NetHost:
                 stdout=log,
                 stderr=log,
             )
-        wait_for(self._answers, 30, lambda: (self.folder / "sshd.log").read_text())
+        wait_for(self.answers, 30, lambda: (self.folder / "sshd.log").read_text())
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether sshd greets a newcomer, each step within two seconds."""
         with contextlib.suppress(OSError), socket.create_connection((self.address, 22), timeout=2) as probe:
             return probe.recv(4) == b"SSH-"
         return False

@@ -73,6 +73,7 @@ def test_loss(far: Lab, host: NetHost, there: bool, back: bool) -> None:
     far.until(far.measuring())
     before = far.blocks()
     host.lose(there=there, back=back)
+    assert not host.answers()
     time.sleep(NOTICED_S)
     host.lose()
     far.ends(process)
@@ -100,6 +101,7 @@ def test_two_seconds_of_delay(far: Lab, host: NetHost) -> None:
     far.until(far.measuring(trial=None))
     before = far.blocks()
     host.delay(2.0)
+    assert not host.answers()  # within two seconds
     time.sleep(20)
     host.undelay()
     far.ends(process)
