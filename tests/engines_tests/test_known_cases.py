@@ -92,7 +92,7 @@ CASES: dict[str, Case] = {
         Verdict.LAUNCH_CONFIG_ERROR, "tree_too_large", Retry.NEVER, "at most 13",
         Phase.WARMUP, arm=ArmConfig("EAGLE", "head", 2, 3, 40), dominates=("num_draft_tokens",),
     ),
-    "A13, A14 compiling kernels": Case(
+    "A13, A14, A15 compiling kernels": Case(
         "[2026-01-01 00:00:00] Entering DeepGEMM JIT Pre-Compile session. It may take a long time (typically 10-20 mins)",
         Verdict.LAUNCH_TIMEOUT, "jit_compile", Retry.ONCE, "launch_timeout_s", Phase.GRAPH_CAPTURE, exit_code=None,
         timed_out=True,
