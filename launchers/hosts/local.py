@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -89,7 +91,10 @@ class LocalTransport:
         except FileNotFoundError as error:
             return Completed(127, b"", f"{argv[0]}: {error.strerror}\n".encode())
         except PermissionError as error:
-            return Completed(126, b"", f"{argv[0]}: {error.strerror}\n".encode())
+            # A folder of PATH that may not be searched gives this for a name that is nowhere; a shell passes over it.
+            nowhere = os.sep not in argv[0] and shutil.which(argv[0]) is None
+            code, why = (127, os.strerror(errno.ENOENT)) if nowhere else (126, error.strerror)
+            return Completed(code, b"", f"{argv[0]}: {why}\n".encode())
         except subprocess.TimeoutExpired as error:
             raise HostError(f"{self.name}: `{argv[0]}` gave no answer in {timeout_s:g} s") from error
         except OSError as error:
