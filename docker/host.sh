@@ -3,7 +3,7 @@
 #   host.sh NAME [PORT] [HOSTS_FOLDER]
 set -eu
 name=$1 port=${2:-2222} keys=${3:-/keys/hosts}
-# What the image puts into the environment (CUDA's folders) is not handed to sessions by sshd itself.
+# What the image and compose put into the environment (CUDA's folders, the hub's cache) is not handed to sessions by sshd itself.
 # StrictModes would judge the folders above the keys, which are the container's.
 exec /usr/sbin/sshd -D -e -f /dev/null -p "$port" -h "$keys/$name" \
   -o "AuthorizedKeysFile $keys/authorized_keys" \
@@ -16,4 +16,4 @@ exec /usr/sbin/sshd -D -e -f /dev/null -p "$port" -h "$keys/$name" \
   -o "PidFile none" \
   -o "PrintMotd no" \
   -o "Subsystem sftp internal-sftp" \
-  -o "SetEnv HOME=\"$HOME\" PATH=\"$PATH\" LD_LIBRARY_PATH=\"${LD_LIBRARY_PATH:-}\" CUDA_HOME=\"${CUDA_HOME:-}\""
+  -o "SetEnv HOME=\"$HOME\" PATH=\"$PATH\" LD_LIBRARY_PATH=\"${LD_LIBRARY_PATH:-}\" CUDA_HOME=\"${CUDA_HOME:-}\"${HF_HOME:+ HF_HOME=\"$HF_HOME\"}"

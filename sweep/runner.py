@@ -148,12 +148,14 @@ class Runner:
             self._changed.notify_all()
         asked = {name: asyncio.ensure_future(self._calls.call(name, "cancel", now)) for name in self.hosts}
         limit = CLOSE_S if now else ANSWER_S
-        await asyncio.wait(asked.values(), timeout=limit)
+        answered, _ = await asyncio.wait(asked.values(), timeout=limit)
         self._give_up([name for name, task in asked.items() if not task.done()], f"has not answered for {limit:g} s")
         if self._working is not None:
             _, late = await asyncio.wait({self._working}, timeout=STOP_S)
             if late:
                 self._give_up(self._calls.waiting(), f"has not ended its work {STOP_S:g} s after it was asked to")
+        for task in answered:
+            task.result()  # an error of ours is raised, now that everything was asked to end
 
     def _give_up(self, hosts: Sequence[str], what: str) -> None:
         """Wait no longer for these owners: what is under way there ends as on a host that is lost."""

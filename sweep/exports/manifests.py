@@ -17,14 +17,14 @@ from sweep.exports.serving import PORT, Serving, read_spec, serving
 
 IMAGE = "lmsysorg/sglang"
 START_S = 1800  # a large model loads for minutes and captures graphs for more
-_HUB_CACHE = "/root/.cache/huggingface"  # inside the container, whose image runs as root
+HUB = "/hub"  # where the hub's cache is inside the container, unless the study's HF_HOME says otherwise
 
 
 def compose(study: StudyRow, trial: TrialRow) -> str:
     """A docker compose file with one service."""
     served = serving(study, trial, host="0.0.0.0")
     secrets = {key: f"${{{name}:?set {name}}}" for key, name in served.secrets.items()}
-    plain = {key: _dollars(value) for key, value in served.env.items()}
+    plain = {key: _dollars(value) for key, value in {"HF_HOME": HUB, **served.env}.items()}
     service: dict[str, Any] = {
         "image": image(study, served),
         "command": [_dollars(word) for word in served.argv],
@@ -32,7 +32,7 @@ def compose(study: StudyRow, trial: TrialRow) -> str:
         "ports": [f"127.0.0.1:{PORT}:{PORT}"],
         "ipc": "host",
         "ulimits": {"memlock": -1, "stack": 67108864},
-        "volumes": [f"${{HF_HOME:-~/.cache/huggingface}}:{_HUB_CACHE}"]
+        "volumes": [f"${{HF_HOME:-~/.cache/huggingface}}:{plain['HF_HOME']}"]
         + [f"{_dollars(path)}:{_dollars(path)}:ro" for path in local_paths(study, trial)],
         "healthcheck": {
             "test": ["CMD", "curl", "--fail", "--silent", f"http://127.0.0.1:{PORT}/health"],
@@ -48,8 +48,6 @@ def compose(study: StudyRow, trial: TrialRow) -> str:
         },
         "restart": "unless-stopped",
     }
-    if not service["environment"]:
-        del service["environment"]
     return _header(study, trial) + _dump({"name": dns_name(study.name), "services": {"sglang": service}})
 
 
@@ -59,7 +57,8 @@ def kubernetes(study: StudyRow, trial: TrialRow) -> str:
     name = dns_name(study.name)
     labels = {"app": name}
     paths = local_paths(study, trial)
-    env: list[dict[str, Any]] = [{"name": key, "value": _cluster(value)} for key, value in served.env.items()]
+    plain = {"HF_HOME": HUB, **served.env}
+    env: list[dict[str, Any]] = [{"name": key, "value": _cluster(value)} for key, value in plain.items()]
     env += [
         {"name": key, "valueFrom": {"secretKeyRef": {"name": f"{name}-secrets", "key": source}}}
         for key, source in served.secrets.items()
@@ -74,7 +73,7 @@ def kubernetes(study: StudyRow, trial: TrialRow) -> str:
         "resources": {"limits": {"nvidia.com/gpu": served.gpus}},
         "startupProbe": {**health, "failureThreshold": START_S // 30},
         "readinessProbe": health,
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "hub", "mountPath": _HUB_CACHE}]
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "hub", "mountPath": plain["HF_HOME"]}]
         + [{"name": f"model-{n}", "mountPath": path, "readOnly": True} for n, path in enumerate(paths)],
     }
     volumes: list[dict[str, Any]] = [

@@ -136,6 +136,16 @@ def test_an_owner_that_answers_no_heartbeats_is_given_up_once(monkeypatch: pytes
     assert pool.asked["deaf"] == 1, "answered for it from then on"
 
 
+def test_an_error_of_ours_in_a_stop_is_raised_once_every_owner_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "ANSWER_S", 0.1)
+    pool = Deaf(error=RuntimeError("a bug"))
+    made, told = beating(pool)
+    with pytest.raises(RuntimeError, match="a bug"):
+        asyncio.run(made.stop("interrupted"))
+    assert pool.asked == {"deaf": 1, "well": 1}
+    assert told["given_up deaf"] == 1
+
+
 def test_work_that_has_ended_in_time_is_not_followed_by_giving_up() -> None:
     """Owners that are being closed, or asked for a heartbeat, are busy, and well."""
     made, told = beating(Deaf(hears=("cancel", "launch")))

@@ -247,7 +247,7 @@ class TestPathWatch:
         watch = PathWatch(dial("gpu-a").ping_s)
         watch.start()
         sshd.freeze()
-        time.sleep(1.2)
+        time.sleep(1.2)  # how long the outage lasts
         sshd.freeze(False)
         assert 0.8 < watch.stop() < 1.3
 
@@ -255,7 +255,7 @@ class TestPathWatch:
         """After the last request of the watch: the one that follows the last chunk comes back late."""
         watch = PathWatch(dial("gpu-a").ping_s, 30.0)
         watch.start()
-        time.sleep(0.1)
+        time.sleep(0.1)  # the block, all of it after the watch's only request
         sshd.freeze()
         threading.Timer(0.8, sshd.freeze, (False,)).start()
         begun = time.monotonic()
@@ -270,7 +270,7 @@ class TestPathWatch:
         begun = time.monotonic()
         watch.start()
         assert 0.2 <= time.monotonic() - begun < 0.6
-        time.sleep(0.6)
+        time.sleep(0.6)  # how long the outage lasts
         back.set()
         assert 0.5 < watch.stop() < 1.0
 

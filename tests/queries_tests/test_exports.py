@@ -58,7 +58,10 @@ class TestManifests:
         assert service["command"][:3] == ["python3", "-m", "sglang.launch_server"]
         assert _flags(service["command"])["--host"] == "0.0.0.0"
         assert service["ports"] == ["127.0.0.1:30000:30000"]
-        assert service["environment"] == {"NCCL_PROTO": "LL 128", "HF_TOKEN": "${HF_TOKEN:?set HF_TOKEN}"}
+        environment = service["environment"]
+        assert environment.pop("HF_TOKEN") == "${HF_TOKEN:?set HF_TOKEN}"
+        assert environment == {"HF_HOME": "/hub", "NCCL_PROTO": "LL 128"}
+        assert "${HF_HOME:-~/.cache/huggingface}:/hub" in service["volumes"]
         assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
         assert "/drafters/good:/drafters/good:ro" in service["volumes"]
 
@@ -88,6 +91,8 @@ class TestManifests:
         assert {"name": "NCCL_PROTO", "value": "LL 128"} in container["env"]
         secret = next(item for item in container["env"] if item["name"] == "HF_TOKEN")
         assert secret["valueFrom"]["secretKeyRef"] == {"name": "night-secrets", "key": "HF_TOKEN"}
+        assert {"name": "HF_HOME", "value": "/hub"} in container["env"]
+        assert {"name": "hub", "mountPath": "/hub"} in container["volumeMounts"]
         mounts = {item["name"] for item in container["volumeMounts"]}
         assert mounts == {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
         labels = deployment["spec"]["template"]["metadata"]["labels"]
